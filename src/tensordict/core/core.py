@@ -1,0 +1,98 @@
+"""The core: the verbs that a kind of container implements, and the way torch functions find them.
+
+A node answers to the same words as a tensor. An operation on a node is the same word said to each child, so recursion is
+method dispatch and no child is asked what it is. A kind is a way of telling its children: it implements the verbs
+below, and every operation is written once on top of them.
+
+========== =====================================================================
+verb       meaning
+========== =====================================================================
+_map       say a call to each child; the batch stays
+_zip       the same with other nodes, children paired by key
+_each      say a call to each child, in place; returns self
+_move      dims permuted, inserted or dropped by a rule
+_resize    dims mixed: reshape, expand, reduce
+_split     one node to many
+_fold      a Python answer from all leaves
+_index     read by a plan; `_write` writes by one
+_get       one raw child; `_set`, `_del`, `_keys` likewise
+_stamp     change batch, device or names of a fresh node in place
+_stack     join nodes along a new dim; `_cat` along an old one
+========== =====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+
+from tensordict.aliases import Batch, Call, Names, Rule
+from tensordict.core.locks import Lockable
+from tensordict.indexing import Plan
+from tensordict.meta import Meta
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TORCH: dict[Any, Callable[..., Any]] = {}
+"""What each torch function does to a node. Filled at import, only read afterwards."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def implements(*functions: Any) -> Callable[[F], F]:
+    """Register a function as what the given torch functions do to nodes."""
+
+    def register(call: F) -> F:
+        TORCH.update(dict.fromkeys(functions, call))
+        return call
+
+    return register
+
+
+class Core(Lockable):
+    """The abstract verbs. Words of users live in the mixins of `ops`."""
+
+    _meta: Meta
+    _home: Any = None
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    # The three constructors that words need to build a plain container: `kinds` fills them when it is imported.
+    _dense_kind: ClassVar[Any]
+    _lazy_kind: ClassVar[Any]
+    _non_tensor_kind: ClassVar[Any]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        handler = TORCH.get(func)
+        return NotImplemented if handler is None else handler(*args, **(kwargs or {}))
+
+    if TYPE_CHECKING:
+
+        def _map(self, call: Call) -> Self: ...
+        def _zip(self, call: Call, others: tuple[Any, ...]) -> Self: ...
+        def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self: ...
+        def _move(self, rule: Rule, call: Call) -> Self: ...
+        def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self: ...
+        def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]: ...
+        def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any: ...
+        def _index(self, plan: Plan) -> Self: ...
+        def _write(self, plan: Plan, value: Any) -> None: ...
+        def _get(self, key: str) -> Any: ...
+        def _set(self, key: str, child: Any) -> None: ...
+        def _del(self, key: str) -> None: ...
+        def _keys(self) -> Iterable[str]: ...
+        def _stamp(self, meta: Meta) -> Self: ...
+        def _like(self, children: dict[str, Any], meta: Meta) -> Self: ...
+        def _given(self) -> Any: ...
+        @classmethod
+        def _stack(cls, items: Sequence[Any], dim: int) -> Any: ...
+        @classmethod
+        def _cat(cls, items: Sequence[Any], dim: int) -> Any: ...
+
+    def _nodes(self) -> list[Lockable]:
+        return [child for child in map(self._get, self._keys()) if isinstance(child, Core)]

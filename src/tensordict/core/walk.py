@@ -1,0 +1,203 @@
+"""The walk over a tree: the only place that asks whether a child is a leaf or a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from tensordict import keys as nested
+from tensordict.core.core import Core
+
+IsLeaf = Callable[[type], bool]
+Path = tuple[str, ...]
+
+
+def default_is_leaf(kind: type) -> bool:
+    """Tell whether a class is that of a leaf: everything that is not a tensor collection.
+
+    Args:
+        kind: a class.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, default_is_leaf
+        >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
+        (True, False)
+    """
+    return not issubclass(kind, Core)
+
+
+def is_leaf_nontensor(kind: type) -> bool:
+    """Tell whether a class is that of a leaf, when non-tensors count as leaves.
+
+    Args:
+        kind: a class.
+
+    Examples:
+        >>> from tensordict import NonTensorData, is_leaf_nontensor
+        >>> is_leaf_nontensor(NonTensorData)
+        True
+    """
+    return not issubclass(kind, Core) or bool(getattr(kind, "_is_non_tensor", False))
+
+
+def pairs(node: Core, deep: bool, leaves_only: bool, is_leaf: IsLeaf, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield path and raw child, depth first; with ``deep``, a node comes after what it holds."""
+    for key in node._keys():
+        child = node._get(key)
+        at = (*path, key)
+        leaf = is_leaf(type(child))
+        if deep and not leaf:
+            yield from pairs(child, deep, leaves_only, is_leaf, at)
+        if leaf or not leaves_only:
+            yield at, child
+
+
+class View:
+    """What `keys`, `values` and `items` return: it follows the tensordict, as the views of a dict do."""
+
+    def __init__(self, node: Any, deep: bool, leaves_only: bool, is_leaf: IsLeaf | None, sort: bool) -> None:
+        self._node, self._deep, self._leaves_only, self._sort = node, deep, leaves_only, sort
+        self._is_leaf = default_is_leaf if is_leaf is None else is_leaf
+
+    def _pairs(self) -> Iterator[tuple[Path, Any]]:
+        found = pairs(self._node, self._deep, self._leaves_only, self._is_leaf)
+        return iter(sorted(found, key=lambda pair: ".".join(pair[0]))) if self._sort else found
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._pairs())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)!r})"
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _show(self, child: Any) -> Any:
+        return self._node._shown(child) if isinstance(child, Tensor) else child
+
+
+def _plain(path: Path) -> str | Path:
+    return path[0] if len(path) == 1 else path
+
+
+class KeysView(View):
+    """The keys; a nested key is a tuple."""
+
+    def __iter__(self) -> Iterator[Any]:
+        if not (self._deep or self._leaves_only or self._sort):
+            return iter(list(self._node._keys()))
+        return (_plain(path) for path, _ in self._pairs())
+
+    def __contains__(self, key: Any) -> bool:
+        path = nested.unravel_key_to_tuple(key)
+        if len(path) > 1 and not self._deep:
+            return False
+        found = find(self._node, path)
+        return found is not None and (not self._leaves_only or self._is_leaf(type(found)))
+
+    def __eq__(self, other: Any) -> bool:
+        return set(self) == set(other)
+
+    def __and__(self, other: Any) -> set[Any]:
+        return set(self) & set(other)
+
+    def __or__(self, other: Any) -> set[Any]:
+        return set(self) | set(other)
+
+    def __sub__(self, other: Any) -> set[Any]:
+        return set(self) - set(other)
+
+    def __rsub__(self, other: Any) -> set[Any]:
+        return set(other) - set(self)
+
+    def __xor__(self, other: Any) -> set[Any]:
+        return set(self) ^ set(other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+    __hash__ = None  # type: ignore[assignment]
+
+    def isdisjoint(self, other: Any) -> bool:
+        """Tell whether no key is in both."""
+        return set(self).isdisjoint(other)
+
+
+class ValuesView(View):
+    """The values."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._show(child) for _, child in self._pairs())
+
+
+class ItemsView(View):
+    """The pairs of key and value; a nested key is a tuple."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((_plain(path), self._show(child)) for path, child in self._pairs())
+
+
+def find(node: Any, path: Path) -> Any:
+    """Return the raw child at a path, or None."""
+    for key in path:
+        if not isinstance(node, Core) or key not in node._keys():
+            return None
+        node = node._get(key)
+    return node
+
+
+class Visit:
+    """One `apply`: a user's function over the leaves, with its options, passed down as one object."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        named: bool = False,
+        nested_keys: bool = False,
+        default: Any = None,
+        has_default: bool = False,
+        is_leaf: IsLeaf | None = None,
+        in_place: bool = False,
+        filter_empty: bool | None = None,
+    ) -> None:
+        self.fn, self.named, self.nested_keys = fn, named, nested_keys
+        self.default, self.has_default = default, has_default
+        self.is_leaf = default_is_leaf if is_leaf is None else is_leaf
+        self.in_place, self.filter_empty = in_place, filter_empty
+
+    def children(self, node: Any, others: tuple[Any, ...], path: Path = ()) -> tuple[dict[str, Any], bool]:
+        """Return the new children of a node, and whether the function returned anything for it."""
+        found: dict[str, Any] = {}
+        any_left = False
+        for key in self._all_keys(node, others):
+            parts = [self._part(one, key, path) for one in (node, *others)]
+            at = (*path, key)
+            child = next((part for part in parts if isinstance(part, Core)), parts[0])
+            if self.is_leaf(type(child)):
+                result = self.call(at, parts)
+            elif getattr(child, "_is_non_tensor", False):
+                found[key] = child
+                continue
+            else:
+                result = child._visited(self, tuple(p for p in parts if p is not child), at)
+            if result is not None:
+                found[key] = result
+                any_left = True
+        return found, any_left
+
+    def _all_keys(self, node: Any, others: tuple[Any, ...]) -> list[str]:
+        own = list(node._keys())
+        return list(dict.fromkeys([*own, *(k for other in others for k in other._keys())])) if self.has_default else own
+
+    def _part(self, node: Any, key: str, path: Path) -> Any:
+        if self.has_default and (not isinstance(node, Core) or key not in node._keys()):
+            return self.default
+        return node._get(key)
+
+    def call(self, path: Path, parts: list[Any]) -> Any:
+        """Call the user's function on one leaf."""
+        if not self.named:
+            return self.fn(*parts)
+        return self.fn(_plain(path) if self.nested_keys else path[-1], *parts)

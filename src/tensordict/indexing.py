@@ -1,0 +1,230 @@
+"""Any index to a plan: parsed once for a node, then the fastest call for every child.
+
+An index is torch's own: int, slice, None, Ellipsis, bool, range, list, nested list, numpy array, index or mask tensor, and
+tuples that mix them. It addresses the batch dims only. Ints are selects and do not count as advanced indices, as in
+torch; index tensors that stand side by side put their dims where they stood, others put them in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+
+from tensordict.aliases import Batch
+
+
+class Plan(NamedTuple):
+    """An index, parsed against a batch size.
+
+    ``call`` reads a child, ``items`` is the normal form (no Ellipsis, lists or masks; for writing and for routing),
+    ``batch`` the batch of the result, ``kept`` the source dim of every result dim (None for a new one), ``view``
+    whether the result of reading shares memory with the source, ``place`` where the dims of index tensors stand.
+    """
+
+    call: Callable[[Any], Any]
+    items: tuple[Any, ...]
+    batch: Batch
+    kept: tuple[int | None, ...]
+    view: bool
+    place: int = 0
+
+
+def plan(index: Any, batch: Batch) -> Plan:
+    """Return the plan of an index."""
+    kind = type(index)
+    if kind is int:
+        if batch and -batch[0] <= index < batch[0]:
+            return Plan(lambda v: v[index], (index,), batch[1:], tuple(range(1, len(batch))), True)
+        raise _out_of_range(index, batch, 0)
+    if kind is slice and batch:
+        size = len(range(*index.indices(batch[0])))
+        return Plan(lambda v: v[index], (index,), (size, *batch[1:]), tuple(range(len(batch))), True)
+    if (kind is Tensor or kind is list) and batch:
+        rows = _rows(index, batch)
+        if rows is not None:
+            return rows
+    return _general(index if kind is tuple else (index,), batch)
+
+
+def rows(index: Sequence[int], batch: Batch) -> Plan:
+    """Return the plan of a batch of row numbers (a list of ints), which become a tensor once."""
+    found = _rows(list(index), batch) if batch else None
+    return plan(list(index), batch) if found is None else found
+
+
+def _rows(index: Any, batch: Batch) -> Plan | None:
+    """Return the plan of a 1-d index of whole rows, or None when it is something else."""
+    if type(index) is list:
+        if not index or type(index[0]) is not int:
+            return None
+        picked = torch.tensor(index)
+        if picked.dtype is not torch.long or picked.ndim != 1:
+            return None
+        low, high = min(index), max(index)
+        if high >= batch[0] or low < -batch[0]:
+            raise _out_of_range(high if high >= batch[0] else low, batch, 0)
+        if low < 0:
+            picked = positive(picked, batch[0])
+    elif index.dtype is torch.long and index.ndim == 1:
+        picked = positive(index, batch[0])
+    else:
+        return None
+    kept = (None, *range(1, len(batch)))
+    return Plan(lambda v: v.index_select(0, picked), (picked,), (picked.shape[0], *batch[1:]), kept, False)
+
+
+def positive(index: Tensor, size: int) -> Tensor:
+    """Return row numbers counted from the front: `index_select` knows no negative ones."""
+    return torch.where(index < 0, index + size, index)
+
+
+def _out_of_range(index: Any, batch: Batch, dim: int) -> IndexError:
+    if dim >= len(batch):
+        return IndexError(f"too many indices: index {index!r} needs dim {dim}, but the batch size is {list(batch)}")
+    return IndexError(f"index {index} is out of range for dim {dim} of size {batch[dim]} (batch size {list(batch)})")
+
+
+def explain(index: Any, batch: Batch, error: Exception) -> IndexError:
+    """Return an error that names the index and the batch size, for one that a leaf raised."""
+    shown = f"a tensor of shape {list(index.shape)}" if isinstance(index, Tensor) else repr(index)
+    return IndexError(f"index {shown} does not fit the batch size {list(batch)}: {error}")
+
+
+def _item(item: Any) -> Any:
+    """Return one item of an index in its normal form: None, Ellipsis, a slice, a bool, an int or a tensor."""
+    if item is None or item is Ellipsis or isinstance(item, (slice, bool, int)):
+        return item
+    if isinstance(item, Tensor):
+        return item.bool() if item.dtype is torch.uint8 and item.ndim else item
+    if isinstance(item, numpy.bool_):
+        return bool(item)
+    if isinstance(item, numpy.integer):
+        return int(item)
+    if isinstance(item, (list, range)):
+        found = torch.tensor(item if type(item) is list else list(item))
+    elif isinstance(item, numpy.ndarray):
+        found = torch.from_numpy(numpy.ascontiguousarray(item if item.dtype.kind == "b" else item.astype(numpy.int64)))
+    else:
+        raise TypeError(f"cannot index with {item!r} of type {type(item).__name__}: expected what torch accepts")
+    return found if found.numel() or found.dtype is not torch.get_default_dtype() else found.long()
+
+
+def _width(item: Any) -> int:
+    """Return how many batch dims an item consumes."""
+    if item is None or isinstance(item, bool):
+        return 0
+    return item.ndim if isinstance(item, Tensor) and item.dtype is torch.bool else 1
+
+
+def _spread(index: tuple[Any, ...], batch: Batch) -> list[Any]:
+    """Return the items of an index with Ellipsis written out."""
+    items = [_item(item) for item in index]
+    dots = [at for at, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError(f"an index can have one Ellipsis, got {len(dots)} in {index!r}")
+    if dots:
+        at = dots[0]
+        free = len(batch) - sum(map(_width, items[:at] + items[at + 1 :]))
+        items[at : at + 1] = [slice(None)] * max(free, 0)
+    return items
+
+
+class _Parser:
+    """Walk the items of an index once, and collect what a plan needs."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.items: list[Any] = []
+        self.sizes: list[tuple[int, int | None]] = []
+        self.dim = 0
+        self.shapes: list[tuple[int, ...]] = []
+        self.place = 0
+        self.last = -1
+        self.apart = False
+
+    def take(self, item: Any) -> None:
+        """Take one item that is not Ellipsis."""
+        if item is None:
+            self.items.append(None)
+            self.sizes.append((1, None))
+        elif isinstance(item, bool):
+            self._advanced(item, (int(item),))
+        elif isinstance(item, Tensor) and item.ndim and item.dtype is torch.bool:
+            self._mask(item)
+        else:
+            self._one_dim(item)
+
+    def _one_dim(self, item: Any) -> None:
+        if self.dim >= len(self.batch):
+            raise _out_of_range(item, self.batch, self.dim)
+        size = self.batch[self.dim]
+        if isinstance(item, Tensor):
+            if item.ndim:
+                self._advanced(item, tuple(item.shape))
+            else:
+                self.items.append(item)
+        elif isinstance(item, slice):
+            self.items.append(item)
+            self.sizes.append((len(range(*item.indices(size))), self.dim))
+        elif -size <= item < size:
+            self.items.append(item)
+        else:
+            raise _out_of_range(item, self.batch, self.dim)
+        self.dim += 1
+
+    def _mask(self, mask: Tensor) -> None:
+        over = self.batch[self.dim : self.dim + mask.ndim]
+        if over != tuple(mask.shape):
+            raise IndexError(
+                f"a mask of shape {list(mask.shape)} does not fit the dims {list(over)} that it selects from "
+                f"(batch size {list(self.batch)}, from dim {self.dim})"
+            )
+        for part in mask.nonzero(as_tuple=True):
+            self._advanced(part, tuple(part.shape))
+        self.dim += mask.ndim
+
+    def _advanced(self, item: Any, shape: tuple[int, ...]) -> None:
+        if not self.shapes:
+            self.place = len(self.sizes)
+        elif len(self.sizes) != self.last:
+            self.apart = True
+        self.last = len(self.sizes)
+        self.items.append(item)
+        self.shapes.append(shape)
+
+    def finish(self) -> tuple[Batch, tuple[int | None, ...], int]:
+        """Return the batch of the result, the source dim of each of its dims, and the place of index tensors."""
+        sizes = self.sizes + [(self.batch[dim], dim) for dim in range(self.dim, len(self.batch))]
+        at = 0 if self.apart else self.place
+        if self.shapes:
+            sizes[at:at] = [(size, None) for size in torch.broadcast_shapes(*self.shapes)]
+        return tuple(size for size, _ in sizes), tuple(dim for _, dim in sizes), at
+
+
+def _general(index: tuple[Any, ...], batch: Batch) -> Plan:
+    parser = _Parser(batch)
+    for item in _spread(index, batch):
+        # a 0-dim mask is a bool: it adds a dim
+        take = bool(item) if isinstance(item, Tensor) and item.dtype is torch.bool and not item.ndim else item
+        parser.take(take)
+    items = tuple(parser.items)
+    out, kept, place = parser.finish()
+    return Plan(_call(items, len(parser.shapes), batch), items, out, kept, not parser.shapes, place)
+
+
+def _call(items: tuple[Any, ...], advanced: int, batch: Batch) -> Callable[[Any], Any]:
+    """Return the fastest call that reads a child by these items."""
+    if advanced == 1 and isinstance(items[-1], Tensor) and all(item == slice(None) for item in items[:-1]):
+        dim, index = len(items) - 1, items[-1].long()
+        flat, shape = positive(index.reshape(-1), batch[dim]), tuple(index.shape)
+        if len(shape) == 1:
+            return lambda v: v.index_select(dim, flat)
+        return lambda v: v.index_select(dim, flat).unflatten(dim, shape)
+    if len(items) == 1:
+        only = items[0]
+        return lambda v: v[only]
+    return lambda v: v[items]

@@ -1,0 +1,49 @@
+"""The base of all kinds, assembled from the families of words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict.ops.cast import Cast
+from tensordict.ops.convert import Convert
+from tensordict.ops.describe import Describe
+from tensordict.ops.keyed import Keyed
+from tensordict.ops.parallel.words import Parallel
+from tensordict.ops.pointwise import Pointwise
+from tensordict.ops.reduce import Reduce
+from tensordict.ops.shape import Shape
+from tensordict.ops.store import Store
+
+
+class TensorCollection(Keyed, Pointwise, Reduce, Shape, Cast, Store, Convert, Parallel, Describe):
+    """Be the base of every container: tensordicts, lazy stacks, tensorclasses, non-tensors.
+
+    Examples:
+        >>> from tensordict import NonTensorData, TensorCollection, TensorDict
+        >>> isinstance(TensorDict({}), TensorCollection), isinstance(NonTensorData(1), TensorCollection)
+        (True, True)
+    """
+
+    _is_non_tensor = False
+
+    def _lazily(self, items: Any, dim: int) -> Any:
+        """Return nodes of which this is the first as a lazy stack."""
+        return self._lazy_kind(*items, stack_dim=dim)
+
+    def _given(self) -> Any:
+        """Return what a user gets who reads this child by key."""
+        return self
+
+    def _shown(self, child: Any) -> Any:
+        """Return a child of mine as users get it."""
+        return child
+
+
+class TensorDictBase(TensorCollection):
+    """Be the base of the containers with free keys: `TensorDict` and `LazyStackedTensorDict`.
+
+    Examples:
+        >>> from tensordict import TensorDict, TensorDictBase
+        >>> isinstance(TensorDict({}), TensorDictBase)
+        True
+    """

@@ -1,0 +1,388 @@
+"""TensorDict: a dict of children with one batch size, all in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+
+from tensordict import errors, keys
+from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
+from tensordict.core import coerce
+from tensordict.core.core import Core
+from tensordict.indexing import Plan
+from tensordict.kinds.collection import TensorDictBase
+from tensordict.meta import Meta
+from tensordict.ops.describe import as_batch, as_names
+from tensordict.ops.store import LOADERS, node_home, open_room
+from tensordict.storage.base import Record
+from tensordict.storage.mapped import present
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_new = object.__new__
+
+
+def _of(children: dict[str, Any], meta: Meta) -> Any:
+    node = _new(TensorDict)
+    node._dict = children
+    node._meta = meta
+    return node
+
+
+def _keep(names: Names, kept: tuple[int | None, ...]) -> Names:
+    """Return the names of the dims that an index keeps."""
+    if names is None:
+        return None
+    left = tuple(None if dim is None else names[dim] for dim in kept)
+    return left if any(left) else None
+
+
+@final
+class TensorDict(TensorDictBase):
+    """Hold tensors and nested tensordicts under string keys, with a batch size that they share.
+
+    Args:
+        source: a mapping of keys (strings, or tuples for nested keys) to values, or another tensor collection.
+        batch_size: the leading dims that all values share. Without it, that of ``source`` when it has one, else empty.
+        device: move all values there, now and when they are set. None leaves each where it is.
+        names: one name or None for each batch dim.
+        non_blocking: passed to the move to ``device``.
+        lock: lock the keys once it is built.
+        **kwargs: values by key, instead of ``source``.
+
+    Raises:
+        RuntimeError: if the leading dims of a value are not the batch size.
+        KeyError: if a key is not a string or a tuple of strings.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"image": torch.zeros(4, 3, 8, 8), "meta": {"label": torch.arange(4)}}, batch_size=[4])
+        >>> td[1:3]["meta", "label"]
+        tensor([1, 2])
+        >>> td.batch_size
+        torch.Size([4])
+    """
+
+    _dict: dict[str, Any]
+
+    def __init__(
+        self,
+        source: Mapping[Any, Any] | Any = None,
+        batch_size: SizeLike | None = None,
+        device: DeviceLike = None,
+        names: Sequence[str | None] | None = None,
+        non_blocking: bool | None = None,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if source is not None and kwargs:
+            raise TypeError(f"pass a source or keyword values, not both; got the keywords {sorted(kwargs)}")
+        source = kwargs if source is None else source
+        if batch_size is None and isinstance(source, Core):
+            batch_size = source.batch_size
+            names = source.names if names is None and source._meta.names else names
+            device = source._meta.device if device is None else device
+        batch = as_batch(batch_size)
+        device = None if device is None else torch.device(device)
+        self._dict = {}
+        self._meta = Meta(batch, device, as_names(names, len(batch)))
+        self._fill(source)
+        if lock:
+            self.lock_()
+
+    def _fill(self, source: Any) -> None:
+        if not isinstance(source, (Mapping, Core)):
+            raise TypeError(
+                f"expected a mapping of keys to values, got {source!r} of type {type(source).__name__}; "
+                f"`from_any` and `from_dict` convert other structures"
+            )
+        meta, children = self._meta, self._dict
+        pairs = source.items() if isinstance(source, Mapping) else ((k, source._get(k)) for k in source._keys())
+        for key, value in pairs:
+            if type(key) is str:
+                children[key] = coerce.child(key, value, meta)
+            else:
+                self.set(keys.unravel_key(key), value)
+
+    # ---- verbs
+
+    def _map(self, call: Call) -> Self:
+        return _of({k: call(v) for k, v in self._dict.items()}, self._meta)
+
+    def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
+        mine = self._dict
+        for other in others:
+            theirs = other._keys()
+            if mine.keys() != (theirs if isinstance(theirs, type(mine.keys())) else set(theirs)):
+                raise errors.KeysMismatch(
+                    f"keys do not match: {sorted(set(mine) - set(theirs))} only on the left, "
+                    f"{sorted(set(theirs) - set(mine))} only on the right"
+                )
+        if len(others) == 1:
+            get = others[0]._get
+            return _of({k: call(v, get(k)) for k, v in mine.items()}, self._meta)
+        return _of({k: call(v, *[other._get(k) for other in others]) for k, v in mine.items()}, self._meta)
+
+    def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
+        self._writable()
+        for k, v in self._dict.items():
+            call(v, *[other._get(k) for other in others])
+        return self
+
+    def _move(self, rule: Rule, call: Call) -> Self:
+        batch, device, names = self._meta
+        meta = Meta(rule(batch, 1), device, names and rule(names, None))
+        return self._derived({k: call(v) for k, v in self._dict.items()}, meta)
+
+    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        meta = Meta(batch, self._meta.device, names)
+        return self._derived({k: call(v) for k, v in self._dict.items()}, meta)
+
+    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
+
+    def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
+        _, device, names = self._meta
+        if names and len(batches) and len(batches[0]) < len(names):
+            names = (*names[:dim], *names[dim + 1 :])
+        if not self._dict:
+            return tuple(self._derived({}, Meta(batch, device, names)) for batch in batches)
+        rows = zip(*map(call, self._dict.values()), strict=True)
+        ks = self._dict.keys()
+        return tuple(
+            self._derived(dict(zip(ks, row, strict=True)), Meta(batch, device, names))
+            for row, batch in zip(rows, batches, strict=True)
+        )
+
+    def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any:
+        return combine(call(v) for v in self._dict.values())
+
+    def _index(self, plan: Plan) -> Self:
+        call = plan.call
+        _, device, names = self._meta
+        node = _of({k: call(v) for k, v in self._dict.items()}, Meta(plan.batch, device, _keep(names, plan.kept)))
+        if plan.view and self._home is not None:
+            node._home = self._home
+            node._locked = self._locked
+        return node
+
+    def _derived(self, children: dict[str, Any], meta: Meta) -> Any:
+        """Return a node whose leaves are views of mine: it shares my lock and my home."""
+        node = _of(children, meta)
+        if self._locked:
+            node._locked = True
+        if self._home is not None:
+            node._home = self._home
+        return node
+
+    def _write(self, plan: Plan, value: Any) -> None:
+        self._writable()
+        if not isinstance(value, Core):
+            for v in self._dict.values():
+                v[plan.items] = value
+            return
+        fresh = [k for k in value._keys() if k not in self._dict]
+        if fresh:
+            self._gate("write the new key {!r}", fresh[0])
+        self._admit(plan, value)
+        for k in fresh:
+            self._dict[k] = self._room_for(plan, value._get(k))
+        for k in value._keys():
+            mine, theirs = self._dict[k], value._get(k)
+            if isinstance(mine, Tensor):
+                mine[plan.items] = theirs
+            else:
+                self._dict[k] = mine._written(plan.items, theirs)
+
+    def _admit(self, plan: Plan, value: Any) -> None:
+        """Raise, before anything is written, if a value does not fit."""
+        depth = len(self._meta.batch)
+        for k in value._keys():
+            mine, theirs = self._dict.get(k), value._get(k)
+            if mine is None:
+                continue
+            if isinstance(mine, Tensor) is not isinstance(theirs, Tensor):
+                raise TypeError(f"cannot write at key {k!r}: expected a {type(mine).__name__}, got {theirs!r}")
+            if isinstance(mine, Tensor):
+                _check_room(k, (*plan.batch, *mine.shape[depth:]), theirs)
+            elif not getattr(mine, "_is_non_tensor", False):
+                mine._admit(mine._plan(plan.items), theirs)
+
+    def _room_for(self, plan: Plan, value: Any) -> Any:
+        """Return zeros for a key that only the written value has."""
+        shape = self._meta.batch + tuple(value.shape[len(plan.batch) :])
+        return value.new_zeros(shape)
+
+    def _written(self, items: tuple[Any, ...], value: Any) -> Any:
+        self[items] = value
+        return self
+
+    def _writable(self) -> None:
+        if self._home is not None and self._home.mode == "r":
+            raise PermissionError(
+                f"cannot write: this TensorDict was opened from {self._home.path!r} with mode='r'; open it with mode='r+'"
+            )
+
+    def _get(self, key: str) -> Any:
+        try:
+            return self._dict[key]
+        except KeyError:
+            raise errors.missing_key(key, self._dict, "TensorDict") from None
+
+    def _set(self, key: str, child: Any) -> None:
+        self._dict[key] = child
+        if self._home is not None:  # no longer wholly there, though the other leaves still are
+            self._home = self._home._replace(kind="mixed")
+
+    def _del(self, key: str) -> None:
+        del self._dict[key]
+
+    def _keys(self) -> Iterable[str]:
+        return self._dict.keys()
+
+    def _stamp(self, meta: Meta) -> Self:
+        self._meta = meta
+        return self
+
+    def _like(self, children: dict[str, Any], meta: Meta) -> Self:
+        node: Self = _of(children, meta)
+        return node
+
+    def _restructure(self, call: Callable[[Any], Any]) -> Any:
+        return call(self)
+
+    def _shown(self, child: Any) -> Any:
+        return present(child) if self._home is not None else child
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        return _join(torch.stack, items, dim, _stacked_meta(items, dim))
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        return _join(torch.cat, items, dim, _cat_meta(items, dim))
+
+    def _place(self, room: Any, kind: str, fill: bool) -> Self:
+        children = {}
+        for k, v in self._dict.items():
+            if not isinstance(v, Tensor):
+                children[k] = v._place(room.child(k), kind, fill)
+            elif fill:
+                children[k] = room.write(k, v)
+            else:
+                children[k] = room.create(k, tuple(v.shape), v.dtype)
+        batch, device, names = self._meta
+        device = torch.device("cpu") if kind == "memmap" else device
+        room.meta = Record("dense", batch, device and str(device), names)
+        node = _of(children, Meta(batch, device, names))
+        node._home = node_home(room, kind)
+        return node  # type: ignore[no-any-return]
+
+    def _adopt(self, placed: Any) -> None:
+        for k, v in placed._dict.items():
+            if isinstance(v, Tensor):
+                self._dict[k] = v
+            else:
+                self._dict[k]._adopt(v)
+        self._meta, self._home = placed._meta, placed._home
+
+    @classmethod
+    def _open(cls, room: Any) -> Any:
+        record = room.meta
+        children = {k: room.read(k) if kind == "leaf" else open_room(room.child(k)) for k, kind in room.keys().items()}
+        device = None if record.device is None else torch.device(record.device)
+        node = _of(children, Meta(record.batch, device, record.names))
+        node._home = node_home(room, "memmap")
+        return node
+
+    def _dense(self) -> Self:
+        if all(isinstance(v, Tensor) for v in self._dict.values()):
+            return self
+        return self._map(lambda v: v if isinstance(v, Tensor) else v._dense())
+
+    def _members(self, dim: int) -> Sequence[Any]:
+        return self.unbind(dim)
+
+
+def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
+    shape = tuple(value.shape)
+    if shape == room:
+        return
+    lead = len(room) - len(shape)
+    if lead < 0 or any(size not in (1, to) for size, to in zip(shape, room[lead:], strict=True)):
+        raise errors.ShapeMismatch(
+            f"cannot write at key {key!r}: expected a value of shape {list(room)} or one that broadcasts to it, "
+            f"got shape {list(shape)}"
+        )
+
+
+def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
+    """Join the children of several nodes by key; the order of keys is that of the first."""
+    first = items[0]
+    names = first._keys()
+    wanted = set(names)
+    for at, item in enumerate(items):
+        if wanted != set(item._keys()):
+            raise errors.KeysMismatch(
+                f"cannot join tensordicts with different keys: the first has {sorted(wanted)}, number {at} has "
+                f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
+            )
+    joined = {}
+    for k in names:
+        parts = [item._get(k) for item in items]
+        try:
+            joined[k] = join(parts, dim)
+        except errors.ShapeMismatch as error:
+            raise errors.ShapeMismatch(f"in {k!r}: {error}") from None
+        except RuntimeError as error:
+            raise _mismatch(k, parts, error) from error
+    return _of(joined, meta)
+
+
+def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeError:
+    shapes = sorted({tuple(part.shape) for part in parts})
+    if len(shapes) == 1:
+        return error
+    return errors.ShapeMismatch(
+        f"cannot join the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "
+        f"`lazy_stack` keeps each as it is, `pad_sequence` pads them."
+    )
+
+
+def _same_device(items: Sequence[Any]) -> torch.device | None:
+    devices = {item._meta.device for item in items}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
+    batch, _, names = items[0]._meta
+    for at, item in enumerate(items):
+        if item._meta.batch != batch:
+            raise errors.ShapeMismatch(
+                f"cannot stack tensordicts of different batch sizes: the first has {list(batch)}, "
+                f"number {at} has {list(item._meta.batch)}"
+            )
+    stacked = (*batch[:dim], len(items), *batch[dim:])
+    return Meta(stacked, _same_device(items), names and (*names[:dim], None, *names[dim:]))
+
+
+def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
+    batch, _, names = items[0]._meta
+    for at, item in enumerate(items):
+        other = item._meta.batch
+        if len(other) != len(batch) or (*other[:dim], *other[dim + 1 :]) != (*batch[:dim], *batch[dim + 1 :]):
+            raise errors.ShapeMismatch(
+                f"cannot concatenate tensordicts along dim {dim}: the first has batch size {list(batch)}, "
+                f"number {at} has {list(other)}"
+            )
+    joined = (*batch[:dim], sum(item._meta.batch[dim] for item in items), *batch[dim + 1 :])
+    return Meta(joined, _same_device(items), names)
+
+
+Core._dense_kind = TensorDict
+LOADERS["dense"] = TensorDict._open

@@ -1,0 +1,145 @@
+"""A facade wraps a node and forwards every verb to it; results come back in the same wrapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensordict.aliases import Batch, Call, Names, Rule
+from tensordict.indexing import Plan
+from tensordict.kinds.collection import TensorCollection
+from tensordict.meta import Meta
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Facade(TensorCollection):
+    """Requires: `_inner`, and `_wrap(node)`. Gives: the verbs."""
+
+    _inner: Any
+
+    if TYPE_CHECKING:
+
+        def _wrap(self, node: Any) -> Self: ...
+        @classmethod
+        def _unwrapped(cls, items: Sequence[Any]) -> list[Any]: ...
+
+    @property
+    def _meta(self) -> Meta:  # type: ignore[override]
+        meta: Meta = self._inner._meta
+        return meta
+
+    @property
+    def _home(self) -> Any:  # type: ignore[override]
+        return self._inner._home
+
+    @property
+    def _locked(self) -> bool:  # type: ignore[override]
+        return bool(self._inner._locked)
+
+    def _spread_lock(self, lockers: Any) -> None:
+        self._inner._spread_lock(lockers)
+
+    def _lift_lock(self, parent: Any) -> None:
+        self._inner._lift_lock(parent)
+
+    def _live_lockers(self) -> Any:
+        return self._inner._live_lockers()
+
+    def _map(self, call: Call) -> Self:
+        return self._wrap(self._inner._map(call))
+
+    def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
+        return self._wrap(self._inner._zip(call, tuple(map(_open, others))))
+
+    def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
+        self._inner._each(call, tuple(map(_open, others)))
+        return self
+
+    def _move(self, rule: Rule, call: Call) -> Self:
+        return self._wrap(self._inner._move(rule, call))
+
+    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        return self._wrap(self._inner._resize(call, batch, names))
+
+    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        return self._wrap(self._inner._reduce(call, batch, names))
+
+    def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
+        return tuple(map(self._wrap, self._inner._split(call, batches, dim)))
+
+    def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any:
+        return self._inner._fold(call, combine)
+
+    def _index(self, plan: Plan) -> Self:
+        return self._wrap(self._inner._index(plan))
+
+    def _write(self, plan: Plan, value: Any) -> None:
+        self._inner._write(plan, _open(value))
+
+    def _admit(self, plan: Plan, value: Any) -> None:
+        self._inner._admit(plan, _open(value))
+
+    def _written(self, items: tuple[Any, ...], value: Any) -> Any:
+        self._inner._written(items, _open(value))
+        return self
+
+    def _get(self, key: str) -> Any:
+        return self._inner._get(key)
+
+    def _set(self, key: str, child: Any) -> None:
+        self._inner._set(key, child)
+
+    def _del(self, key: str) -> None:
+        self._inner._del(key)
+
+    def _keys(self) -> Iterable[str]:
+        keys: Iterable[str] = self._inner._keys()
+        return keys
+
+    def _nodes(self) -> list[Any]:
+        nodes: list[Any] = self._inner._nodes()
+        return nodes
+
+    def _stamp(self, meta: Meta) -> Self:
+        self._inner._stamp(meta)
+        return self
+
+    def _like(self, children: dict[str, Any], meta: Meta) -> Self:
+        return self._wrap(self._inner._like(children, meta))
+
+    def _restructure(self, call: Callable[[Any], Any]) -> Any:
+        return self._wrap(self._inner._restructure(call))
+
+    def _adopt(self, placed: Any) -> None:
+        self._inner._adopt(placed._inner)
+
+    def _shown(self, child: Any) -> Any:
+        return self._inner._shown(child)
+
+    def _dense(self) -> Self:
+        return self._wrap(self._inner._dense())
+
+    def _members(self, dim: int) -> Sequence[Any]:
+        return [self._wrap(member) for member in self._inner._members(dim)]
+
+    def _lazily(self, items: Any, dim: int) -> Any:
+        return self._wrap(self._lazy_kind(*self._unwrapped(items), stack_dim=dim))
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        inner = cls._unwrapped(items)
+        return items[0]._wrap(inner[0]._stack(inner, dim))
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        inner = cls._unwrapped(items)
+        return items[0]._wrap(inner[0]._cat(inner, dim))
+
+
+def _open(node: Any) -> Any:
+    """Return the node inside a facade, and any other value as it is."""
+    return node._inner if isinstance(node, Facade) else node
+
+

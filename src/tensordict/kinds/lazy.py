@@ -1,0 +1,507 @@
+"""LazyStackedTensorDict: nodes that are stacked along a dim when, and only when, a value is read.
+
+Members keep their own keys and shapes. A word that treats members alike is said to each; a dim rule applied to positions
+tells where the stack dim goes; what mixes the stack dim with others makes a dense tensordict first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+
+from tensordict import dims, errors
+from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
+from tensordict.core.core import Core
+from tensordict.indexing import Plan
+from tensordict.kinds.collection import TensorDictBase
+from tensordict.meta import Meta
+from tensordict.ops.describe import as_batch, as_names
+from tensordict.ops.ragged import padded
+from tensordict.ops.store import LOADERS, node_home, open_room
+from tensordict.storage.base import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_NEW = object()
+_ALL = slice(None)
+
+
+@final
+class LazyStackedTensorDict(TensorDictBase):
+    """Stack tensordicts along a dim without copying: each keeps its own memory, keys and shapes.
+
+    Args:
+        *tensordicts: the members, with batch sizes of the same length.
+        stack_dim: where the new dim stands in the batch size.
+        batch_size: checked against the batch size that follows from the members.
+        device: move the members there.
+        names: one name or None for each batch dim.
+        stack_dim_name: the name of the stack dim.
+
+    Raises:
+        RuntimeError: if the members have batch sizes of different lengths, or there are none.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import LazyStackedTensorDict, TensorDict
+        >>> clouds = [TensorDict({"points": torch.randn(n, 3)}) for n in (5, 2)]
+        >>> stack = LazyStackedTensorDict(*clouds)
+        >>> stack.batch_size, stack[1]["points"].shape
+        (torch.Size([2]), torch.Size([2, 3]))
+    """
+
+    _tensordicts: list[Any]
+    stack_dim: int
+
+    def __init__(
+        self,
+        *tensordicts: Any,
+        stack_dim: int = 0,
+        batch_size: SizeLike | None = None,
+        device: DeviceLike = None,
+        names: Sequence[str | None] | None = None,
+        stack_dim_name: str | None = None,
+    ) -> None:
+        if not tensordicts:
+            raise RuntimeError("a lazy stack needs at least one tensordict")
+        ndim = len(tensordicts[0]._meta.batch)
+        for at, member in enumerate(tensordicts):
+            if not isinstance(member, Core) or len(member._meta.batch) != ndim:
+                raise errors.ShapeMismatch(
+                    f"cannot stack lazily: expected tensordicts with {ndim} batch dims, got {member!r} at number {at}"
+                )
+        self.stack_dim = dims.wrap(stack_dim, ndim + 1, "stack_dim")
+        self._tensordicts = list(tensordicts) if device is None else [m.to(device) for m in tensordicts]
+        self._name = stack_dim_name
+        if names is not None:
+            self._stamp(self._meta._replace(names=as_names(names, ndim + 1)))
+        if batch_size is not None and as_batch(batch_size) != self._meta.batch:
+            raise RuntimeError(
+                f"the members make a batch size of {list(self._meta.batch)}, got batch_size={batch_size!r}"
+            )
+
+    @property
+    def tensordicts(self) -> list[Any]:
+        """Return the members, in order.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> len(lazy_stack([TensorDict({"a": 1}), TensorDict({"a": 2})]).tensordicts)
+            2
+        """
+        return self._tensordicts
+
+    @property
+    def _meta(self) -> Meta:  # type: ignore[override]
+        members = self._tensordicts
+        batch, device, names = members[0]._meta
+        for member in members:
+            if member._meta.batch != batch:
+                other = member._meta.batch
+                batch = tuple(a if a == b else -1 for a, b in zip(batch, other, strict=True))
+            if member._meta.device != device:
+                device = None
+        if names or self._name:
+            names = dims.insert(names or (None,) * len(batch), self.stack_dim, self._name)
+        return Meta(dims.insert(batch, self.stack_dim, len(members)), device, names)
+
+    def _again(self, members: Iterable[Any], dim: int | None = None, name: Any = _NEW) -> Any:
+        """Return a lazy stack of other members."""
+        node = object.__new__(LazyStackedTensorDict)
+        node._tensordicts = list(members)
+        node.stack_dim = self.stack_dim if dim is None else dim
+        node._name = self._name if name is _NEW else name
+        return node
+
+    # ---- verbs
+
+    def _map(self, call: Call) -> Self:
+        again: Self = self._again([call(m) for m in self._tensordicts])
+        return again
+
+    def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
+        self._fits(others)
+        rows = zip(self._tensordicts, *(other._members(self.stack_dim) for other in others), strict=True)
+        again: Self = self._again([call(*row) for row in rows])
+        return again
+
+    def _fits(self, others: tuple[Any, ...]) -> None:
+        for other in others:
+            if other.ndim != self.ndim or other.shape[self.stack_dim] != len(self._tensordicts):
+                raise errors.ShapeMismatch(
+                    f"batch sizes do not match: {list(self.batch_size)} on the left, {list(other.batch_size)} on the right"
+                )
+
+    def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
+        self._fits(others)
+        for row in zip(self._tensordicts, *(other._members(self.stack_dim) for other in others), strict=True):
+            call(*row)
+        return self
+
+    def _move(self, rule: Rule, call: Call) -> Any:
+        ndim = len(self._meta.batch)
+        positions = rule(tuple(range(ndim)), _NEW)
+        if self.stack_dim not in positions:  # a squeezed stack dim: its one member is the result
+            return self._tensordicts[0]._follow(self._member_positions(positions))
+        inner = self._member_positions(dims.drop(positions, positions.index(self.stack_dim)))
+        return self._again([m._follow(inner) for m in self._tensordicts], positions.index(self.stack_dim))
+
+    def _member_positions(self, positions: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return positions among my dims as positions among the dims of a member."""
+        return tuple(None if at is _NEW else at - (at > self.stack_dim) for at in positions)
+
+    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
+        return self._dense()._resize(call, batch, names)
+
+    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
+        return self._dense()._reduce(call, batch, names)
+
+    def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Any, ...]:
+        ndim = len(self._meta.batch)
+        if dim == self.stack_dim:
+            if batches and len(batches[0]) < ndim:
+                return tuple(self._tensordicts)
+            sizes = [batch[dim] for batch in batches]
+            starts = [sum(sizes[:at]) for at in range(len(sizes))]
+            parts = [self._tensordicts[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+            return tuple(self._again(part) if part else self[(_ALL,) * dim + (slice(0, 0),)] for part in parts)
+        gone = bool(batches) and len(batches[0]) < ndim
+        inner = dim - (dim > self.stack_dim)
+        sizes = [1 if gone else batch[dim] for batch in batches]
+        rows = [m.unbind(inner) if gone else m.split(sizes, inner) for m in self._tensordicts]
+        place = self.stack_dim - (gone and dim < self.stack_dim)
+        return tuple(self._again(column, place) for column in zip(*rows, strict=True))
+
+    def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any:
+        return combine(call(m) for m in self._tensordicts)
+
+    def _get(self, key: str) -> Any:
+        parts = [m._get(key) for m in self._tensordicts]
+        if not isinstance(parts[0], Tensor):
+            return parts[0]._lazily(parts, self.stack_dim)
+        try:
+            return torch.stack(parts, self.stack_dim)
+        except RuntimeError as error:
+            shapes = sorted({tuple(part.shape) for part in parts})
+            if len(shapes) == 1:
+                raise
+            raise errors.ShapeMismatch(
+                f"cannot stack the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "
+                f"Read them with get({key!r}, as_list=True), as_nested_tensor=True or as_padded_tensor=True."
+            ) from error
+
+    def _set(self, key: str, child: Any) -> None:
+        for member, part in zip(self._tensordicts, child.unbind(self.stack_dim), strict=True):
+            member._set(key, part)
+
+    def _del(self, key: str) -> None:
+        for member in self._tensordicts:
+            member._del(key)
+
+    def _keys(self) -> list[str]:
+        first, *rest = [m._keys() for m in self._tensordicts]
+        common = set(first).intersection(*rest)
+        return [k for k in first if k in common]
+
+    def _nodes(self) -> list[Any]:
+        return self._tensordicts
+
+    def _stamp(self, meta: Meta) -> Self:
+        names = meta.names
+        self._name = names and names[self.stack_dim]
+        inner_batch = dims.drop(meta.batch, self.stack_dim)
+        inner_names = names and dims.drop(names, self.stack_dim)
+        if len(meta.batch) <= self.stack_dim:
+            raise RuntimeError(f"the batch size of a lazy stack has its stack dim {self.stack_dim}, got {list(meta.batch)}")
+        for member in self._tensordicts:
+            sizes = tuple(own if new == -1 else new for own, new in zip(member._meta.batch, inner_batch, strict=False))
+            member._stamp(Meta(sizes if -1 in inner_batch else inner_batch, meta.device, inner_names or None))
+        return self
+
+    def _like(self, children: dict[str, Any], meta: Meta) -> Any:
+        return self._dense_kind(children, meta.batch, meta.device, meta.names and list(meta.names))
+
+    def _restructure(self, call: Callable[[Any], Any]) -> Any:
+        return self._again([m._restructure(call) for m in self._tensordicts])
+
+    def _dense(self) -> Any:
+        if -1 in self._meta.batch:
+            raise errors.ShapeMismatch(f"cannot make a dense tensordict of batch size {list(self._meta.batch)}")
+        dense = object.__new__(self._dense_kind)
+        dense._dict = {k: self._get(k) for k in self._keys()}
+        dense._meta = self._meta
+        return dense._dense()
+
+    def _members(self, dim: int) -> Sequence[Any]:
+        return self._tensordicts if dim == self.stack_dim else self.unbind(dim)
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        return LazyStackedTensorDict(*items, stack_dim=dim)
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        if any(item.ndim != first.ndim for item in items):
+            raise errors.ShapeMismatch(f"cannot concatenate batch sizes {[list(item.batch_size) for item in items]}")
+        if dim == first.stack_dim:
+            return first._again([member for item in items for member in item._members(dim)])
+        inner = dim - (dim > first.stack_dim)
+        rows = zip(*(item._members(first.stack_dim) for item in items), strict=True)
+        return first._again([torch.cat(row, inner) for row in rows])
+
+    def _place(self, room: Any, kind: str, fill: bool) -> Any:
+        members = [m._place(room.child(str(n)), kind, fill) for n, m in enumerate(self._tensordicts)]
+        device = self._meta.device
+        room.meta = Record("lazy", None, device and str(device), stack_dim=self.stack_dim, stack_name=self._name)
+        placed = self._again(members)
+        placed._home = node_home(room, kind)
+        return placed
+
+    def _adopt(self, placed: Any) -> None:
+        for mine, theirs in zip(self._tensordicts, placed._tensordicts, strict=True):
+            mine._adopt(theirs)
+        self._home = placed._home
+
+    @classmethod
+    def _open(cls, room: Any) -> Any:
+        record = room.meta
+        members = [open_room(room.child(str(n))) for n in range(len(room.keys()))]
+        node = LazyStackedTensorDict(*members, stack_dim=record.stack_dim, stack_dim_name=record.stack_name)
+        node._home = node_home(room, "memmap")
+        return node
+
+    # ---- reading and writing by index
+
+    def _index(self, plan: Plan) -> Any:
+        return _Route(self, plan).read()
+
+    def _write(self, plan: Plan, value: Any) -> None:
+        route = _Route(self, plan)
+        if isinstance(value, Core):
+            route.admit(value)
+        elif isinstance(value, Tensor) and value.ndim:
+            value = value.expand(torch.broadcast_shapes(value.shape, plan.batch)) if plan.batch else value
+        route.write(value)
+
+    def _admit(self, plan: Plan, value: Any) -> None:
+        _Route(self, plan).admit(value)
+
+    def _written(self, items: tuple[Any, ...], value: Any) -> Any:
+        self[items] = value
+        return self
+
+    # ---- repr and ragged values
+
+    def _extra_repr(self) -> list[str]:
+        return [f"stack_dim={self.stack_dim}"]
+
+    def _peek(self, key: str) -> Any:
+        parts = [m._get(key) for m in self._tensordicts]
+        if isinstance(parts[0], Tensor) and len({(part.shape, part.dtype) for part in parts}) > 1:
+            first, depth = parts[0], len(self._meta.batch) - 1
+            same = all(part.ndim == first.ndim for part in parts)
+            sizes = zip(*(part.shape[depth:] for part in parts), strict=True) if same else ()
+            return f"{first.dtype}{[size[0] if len(set(size)) == 1 else -1 for size in sizes]}".removeprefix("torch.")
+        return self._get(key)
+
+    def _read_as(
+        self,
+        key: str,
+        *,
+        as_list: bool = False,
+        as_nested_tensor: bool = False,
+        as_padded_tensor: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Return the values of the members as a list, as a nested tensor, or padded to one shape."""
+        parts = [m._get(key) for m in self._tensordicts]
+        if as_list:
+            return parts
+        if as_nested_tensor:
+            return torch.nested.as_nested_tensor(parts, layout=options.get("layout") or torch.jagged)
+        if as_padded_tensor:
+            return padded(
+                parts, value=options.get("padding_value", 0.0), side=options.get("padding_side", "right")
+            ).movedim(0, self.stack_dim)
+        return self._get(key)
+
+    # ---- what only a list of members has
+
+    def insert(self, index: int, tensordict: Any) -> None:
+        """Insert a member before a position along the stack dim.
+
+        Args:
+            index: the position, as `list.insert` takes it.
+            tensordict: a tensordict with as many batch dims as the members.
+
+        Raises:
+            RuntimeError: if the stack is locked or the batch dims do not fit.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> stack = lazy_stack([TensorDict({"a": 1})])
+            >>> stack.insert(0, TensorDict({"a": 0}))
+            >>> stack["a"]
+            tensor([0, 1])
+        """
+        self._gate("insert a member")
+        if not isinstance(tensordict, Core) or tensordict.ndim != self._tensordicts[0].ndim:
+            raise errors.ShapeMismatch(
+                f"expected a tensordict with {self._tensordicts[0].ndim} batch dims, got {tensordict!r}"
+            )
+        self._tensordicts.insert(index, tensordict)
+
+    def append(self, tensordict: Any) -> None:
+        """Add a member at the end of the stack dim.
+
+        Args:
+            tensordict: a tensordict with as many batch dims as the members.
+
+        Raises:
+            RuntimeError: if the stack is locked or the batch dims do not fit.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> stack = lazy_stack([TensorDict({"a": 1})])
+            >>> stack.append(TensorDict({"a": 2}))
+            >>> stack["a"]
+            tensor([1, 2])
+        """
+        self.insert(len(self._tensordicts), tensordict)
+
+    def extend(self, tensordict: Iterable[Any]) -> None:
+        """Add several members at the end of the stack dim.
+
+        Args:
+            tensordict: an iterable of tensordicts.
+
+        Raises:
+            RuntimeError: if the stack is locked or the batch dims do not fit.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> stack = lazy_stack([TensorDict({"a": 1})])
+            >>> stack.extend([TensorDict({"a": 2}), TensorDict({"a": 3})])
+            >>> stack.batch_size
+            torch.Size([3])
+        """
+        for member in list(tensordict):
+            self.append(member)
+
+
+class _Route:
+    """How an index of a lazy stack reaches its members: which ones, by what items, and where the results stand."""
+
+    def __init__(self, stack: LazyStackedTensorDict, plan: Plan) -> None:
+        self.members, self.plan = stack._tensordicts, plan
+        self.stack = stack
+        before, self.own, after = _around(plan.items, stack.stack_dim)
+        self.rest = (*before, *after)
+        if isinstance(self.own, Tensor) and not self.own.ndim:
+            self.own = int(self.own)
+        # index tensors beside that of the stack dim are paired with it, element by element
+        self.paired = isinstance(self.own, Tensor) and any(isinstance(i, Tensor) and i.ndim for i in self.rest)
+
+    def read(self) -> Any:
+        if isinstance(self.own, int):
+            return _pick(self.members[self.own], self.rest)
+        if isinstance(self.own, slice):
+            place = self.plan.kept.index(self.stack.stack_dim)
+            picked = self.members[self.own]
+            if not picked:
+                return self._nothing()
+            if sum(isinstance(i, Tensor) for i in self.rest) > 1:  # the stack dim may part index tensors: torch decides
+                return self.stack._dense()._index(self.plan)
+            return self.stack._again([_pick(m, self.rest) for m in picked], place)
+        rows = list(self._rows())
+        if not rows:
+            return self._nothing()
+        picked = [_pick(self.members[at], rest) for at, rest in rows]
+        return _nest(self.stack, picked, self._shape(), self.plan.place)
+
+    def _nothing(self) -> Any:
+        """Return the empty selection: dense, since a lazy stack has at least one member."""
+        first = self.members[0].unsqueeze(self.stack.stack_dim)._dense()
+        shape = list(first.batch_size)
+        shape[self.stack.stack_dim] = len(self.members)
+        return first.expand(*shape)._index(self.plan)
+
+    def _shape(self) -> tuple[int, ...]:
+        tensors = [i for i in (self.own, *self.rest) if isinstance(i, Tensor) and i.ndim]
+        return tuple(torch.broadcast_shapes(*(i.shape for i in tensors)))
+
+    def _rows(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Yield the member and the items for it, for every element of the advanced index."""
+        if not self.paired:
+            for at in self.own.reshape(-1).tolist():
+                yield at, self.rest
+            return
+        shape = self._shape()
+        columns = [
+            i.expand(shape).reshape(-1).tolist() if isinstance(i, Tensor) and i.ndim else None
+            for i in (self.own, *self.rest)
+        ]
+        for n, at in enumerate(columns[0] or ()):
+            rest = zip(self.rest, columns[1:], strict=True)
+            yield at, tuple(item if column is None else column[n] for item, column in rest)
+
+    def parts(self, value: Any) -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
+        """Yield every member that is written, the items for it, and its part of the value."""
+        if isinstance(self.own, int):
+            yield self.members[self.own], self.rest, value
+        elif isinstance(self.own, slice):
+            picked = self.members[self.own]
+            place = self.plan.kept.index(self.stack.stack_dim)
+            for m, part in zip(picked, _unbind(value, place, len(picked)), strict=True):
+                yield m, self.rest, part
+        else:
+            rows, shape, place = list(self._rows()), self._shape(), self.plan.place
+            flat = value.flatten(place, place + len(shape) - 1) if _batched(value) and len(shape) > 1 else value
+            for (at, rest), part in zip(rows, _unbind(flat, place, len(rows)), strict=True):
+                yield self.members[at], rest, part
+
+    def admit(self, value: Any) -> None:
+        for member, rest, part in self.parts(value):
+            member._admit(member._plan(rest), part)
+
+    def write(self, value: Any) -> None:
+        for member, rest, part in self.parts(value):
+            member[rest] = part
+
+
+def _around(items: tuple[Any, ...], dim: int) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:
+    """Return the items before, at and after the one that addresses a dim."""
+    at = -1
+    for n, item in enumerate(items):
+        at += item is not None and not isinstance(item, bool)
+        if at == dim:
+            return items[:n], item, items[n + 1 :]
+    return items, _ALL, ()
+
+
+def _pick(member: Any, items: tuple[Any, ...]) -> Any:
+    return member if all(type(item) is slice and item == _ALL for item in items) else member[items]
+
+
+def _batched(value: Any) -> bool:
+    return isinstance(value, Core) or (isinstance(value, Tensor) and value.ndim > 0)
+
+
+def _unbind(value: Any, dim: int, count: int) -> Sequence[Any]:
+    return value.unbind(dim) if _batched(value) else [value] * count
+
+
+def _nest(stack: LazyStackedTensorDict, flat: list[Any], shape: tuple[int, ...], dim: int) -> Any:
+    """Return nodes in a grid: lazy stacks of lazy stacks along the dims of an index tensor."""
+    for size in reversed(shape[1:]):
+        flat = [stack._again(flat[at : at + size], dim, None) for at in range(0, len(flat), size)]
+    return stack._again(flat, dim, None)
+
+
+Core._lazy_kind = LazyStackedTensorDict
+LOADERS["lazy"] = LazyStackedTensorDict._open

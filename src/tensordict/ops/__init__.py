@@ -1,0 +1,1 @@
+"""The words of users, each written once in terms of verbs."""

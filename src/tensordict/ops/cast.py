@@ -1,0 +1,196 @@
+"""Words that change the dtype or the device of the leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from tensordict.aliases import DeviceLike
+from tensordict.core.core import Core
+from tensordict.ops.rows import Unary, dress
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def _cast(name: str, dtype: torch.dtype) -> Unary:
+    """Return a word that casts every leaf to a dtype."""
+
+    def word(self: Core, *, cast_filter: Callable[[Any, Tensor], bool] | None = None) -> Any:
+        return self.type(dtype, cast_filter=cast_filter)  # type: ignore[attr-defined]
+
+    dress(
+        word,
+        name,
+        f"""Return the leaves cast to `{dtype}`.
+
+        Args:
+            cast_filter: called with key and leaf; a leaf for which it is False stays as it is.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({{"x": torch.ones(2)}}, [2]).{name}()["x"].dtype
+            {dtype}
+        """,
+    )
+    return cast(Unary, word)
+
+
+class Cast(Core):
+    """Requires: `_map`, `_stamp`. Gives: `to`, `cpu`, `cuda`, `pin_memory` and the dtype words."""
+
+    bfloat16 = _cast("bfloat16", torch.bfloat16)
+    bool = _cast("bool", torch.bool)
+    complex64 = _cast("complex64", torch.complex64)
+    complex128 = _cast("complex128", torch.complex128)
+    double = _cast("double", torch.float64)
+    float = _cast("float", torch.float32)
+    float16 = _cast("float16", torch.float16)
+    float32 = _cast("float32", torch.float32)
+    float64 = _cast("float64", torch.float64)
+    half = _cast("half", torch.float16)
+    int = _cast("int", torch.int32)
+    int8 = _cast("int8", torch.int8)
+    int16 = _cast("int16", torch.int16)
+    int32 = _cast("int32", torch.int32)
+    int64 = _cast("int64", torch.int64)
+    long = _cast("long", torch.int64)
+    uint8 = _cast("uint8", torch.uint8)
+
+    def type(self, dst_type: torch.dtype, *, cast_filter: Callable[[Any, Tensor], Any] | None = None) -> Self:
+        """Return the leaves cast to a dtype.
+
+        Args:
+            dst_type: the dtype.
+            cast_filter: called with key and leaf; a leaf for which it is False stays as it is.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).type(torch.int64)["x"]
+            tensor([1, 1])
+        """
+        if cast_filter is None:
+            return self._map(lambda v: v.type(dst_type))
+        keep = cast_filter
+        return self.named_apply(  # type: ignore[attr-defined,no-any-return]
+            lambda key, v: v.to(dst_type) if keep(key, v) else v, nested_keys=True
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the leaves moved to a device, cast to a dtype, or both.
+
+        Args:
+            device: a `torch.device`, its name, or another tensordict, whose device is taken.
+            dtype: a `torch.dtype`.
+            other: a tensor whose device and dtype are taken.
+            non_blocking: copy without waiting; from pinned memory the copy to a GPU then overlaps with other work.
+            non_blocking_pin: pin each leaf on the calling thread first, then copy it without waiting.
+            batch_size: a new batch size for the result.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2)}, [2]).to("cpu", torch.float64)
+            >>> td.device, td["x"].dtype
+            (device(type='cpu'), torch.float64)
+        """
+        move = _Move(*args, **kwargs)
+        moved = self._map(move.call) if move.moves else self
+        if move.device is not None:
+            moved = (moved if moved is not self else self._map(lambda v: v))._stamp(
+                moved._meta._replace(device=move.device)
+            )
+        if move.batch_size is not None:
+            moved = moved.clone(False) if moved is self else moved  # type: ignore[attr-defined]
+            moved.batch_size = move.batch_size  # type: ignore[attr-defined]
+        return moved
+
+    def cpu(self, **kwargs: Any) -> Self:
+        """Return the leaves in the memory of the CPU.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).cpu().device
+            device(type='cpu')
+        """
+        return self.to("cpu", **kwargs)
+
+    def cuda(self, device: DeviceLike = None, **kwargs: Any) -> Self:
+        """Return the leaves on a CUDA device, the current one by default.
+
+        Args:
+            device: a device or the number of one.
+            **kwargs: passed to `to`.
+        """
+        return self.to(torch.device("cuda" if device is None else device), **kwargs)
+
+    def pin_memory(self) -> Self:
+        """Return the leaves in page-locked memory, from which copies to a GPU need not wait.
+
+        Raises:
+            RuntimeError: if there is no accelerator.
+        """
+        return self._map(lambda v: v.pin_memory())
+
+    def is_pinned(self) -> Any:
+        """Tell whether all leaves are in page-locked memory.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).is_pinned()
+            False
+        """
+        return self._fold(lambda v: v.is_pinned(), all)
+
+
+class _Move:
+    """The arguments of `to`, read as `torch.Tensor.to` reads them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.batch_size = kwargs.pop("batch_size", None)
+        self.pin = kwargs.pop("non_blocking_pin", False)
+        kwargs.pop("num_threads", None)
+        self.device: torch.device | None = None
+        self.dtype = kwargs.pop("dtype", None)
+        args = (*args, *(kwargs.pop(name) for name in ("other", "device") if kwargs.get(name) is not None))
+        kwargs.pop("device", None)
+        for at, arg in enumerate(args):
+            self._read(at, arg, kwargs)
+        if self.pin:
+            kwargs["non_blocking"] = True
+        self.kwargs = {k: v for k, v in kwargs.items() if v is not None}
+
+    def _read(self, at: int, arg: Any, kwargs: dict[str, Any]) -> None:
+        if isinstance(arg, torch.dtype):
+            self.dtype = arg
+        elif isinstance(arg, Tensor):
+            self.device, self.dtype = arg.device, arg.dtype
+        elif isinstance(arg, Core):
+            self.device = arg._meta.device
+        elif isinstance(arg, bool):
+            kwargs["non_blocking"] = arg
+        elif isinstance(arg, (str, int, torch.device)):
+            self.device = _indexed(torch.device(arg))
+        elif arg is not None:
+            raise TypeError(f"to() got {arg!r} as argument {at}: expected a device, a dtype, a tensor or a tensordict")
+
+    @property
+    def moves(self) -> bool:
+        return self.device is not None or self.dtype is not None
+
+    def call(self, v: Any) -> Any:
+        if self.pin and self.device is not None and self.device.type != "cpu" and isinstance(v, Tensor):
+            v = v if v.device.type != "cpu" or v.is_pinned() else v.pin_memory()
+        return v.to(device=self.device, dtype=self.dtype, **self.kwargs)
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """Return a CUDA device with its number, as a moved tensor reports it."""
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

@@ -1,0 +1,322 @@
+"""Words that copy a node, or turn it into something else and back: dicts, lists, pickles, autograd."""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tensordict import errors
+from tensordict.aliases import DeviceLike, SizeLike
+from tensordict.core import walk
+from tensordict.core.core import Core
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Convert(Core):
+    """Requires: `_map`, `_fold`, `_dense`. Gives: copies, autograd words, dicts, automatic batch sizes."""
+
+    # ---- copies
+
+    def clone(self, recurse: bool = True) -> Self:
+        """Return a copy: of the leaves too, or with ``recurse=False`` of the structure only.
+
+        Args:
+            recurse: copy the leaves.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(2)}, [2])
+            >>> td.clone(False)["x"] is td["x"], td.clone()["x"] is td["x"]
+            (True, False)
+        """
+        if recurse:
+            return self._map(lambda v: v.clone())
+        return self._map(lambda v: v if isinstance(v, Tensor) else v.clone(False))
+
+    def copy(self) -> Self:
+        """Return a copy of the structure; the leaves are the same.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": 1})
+            >>> td.copy().set("y", 2).keys() == td.keys()
+            False
+        """
+        return self.clone(False)
+
+    def __copy__(self) -> Self:
+        return self.clone(False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        result = self._map(lambda v: copying.deepcopy(v, memo))
+        memo[id(self)] = result
+        return result.lock_() if self._locked else result
+
+    def contiguous(self) -> Any:
+        """Return a dense tensordict whose leaves are contiguous in memory.
+
+        Raises:
+            RuntimeError: if members of a lazy stack have different shapes; the message names the key.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> type(lazy_stack([TensorDict({"x": 1}), TensorDict({"x": 2})]).contiguous()).__name__
+            'TensorDict'
+        """
+        return self._dense()._map(lambda v: v.contiguous())  # type: ignore[attr-defined]
+
+    def is_contiguous(self) -> bool:
+        """Tell whether all leaves are contiguous in memory.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, 3).t()}, [3]).is_contiguous()
+            False
+        """
+        return bool(self._fold(lambda v: v.is_contiguous(), all))
+
+    def copy_(self, tensordict: Any, non_blocking: bool = False) -> Self:
+        """Copy the values of another tensordict into the memory of mine; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(2)}, [2])
+            >>> td.copy_(td + 1)["x"]
+            tensor([1., 1.])
+        """
+        return self.update_(tensordict)  # type: ignore[attr-defined,no-any-return]
+
+    # ---- autograd
+
+    def detach(self) -> Self:
+        """Return the same leaves, cut from the graph.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, requires_grad=True)}, [2]).detach().requires_grad
+            False
+        """
+        return self._map(lambda v: v.detach())
+
+    def detach_(self) -> Self:
+        """Cut the leaves from the graph, in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, requires_grad=True) + 1}, [2]).detach_().requires_grad
+            False
+        """
+        return self._each(lambda v: v.detach_())
+
+    @property
+    def data(self) -> Any:
+        """Return the same leaves, as `torch.Tensor.data` gives them.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, requires_grad=True)}, [2]).data.requires_grad
+            False
+        """
+        return self._map(lambda v: v.data if isinstance(v, Tensor) else v._map(lambda w: w.detach()))
+
+    @property
+    def requires_grad(self) -> bool:
+        """Tell whether any leaf requires a gradient.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, requires_grad=True)}, [2]).requires_grad
+            True
+        """
+        return bool(self._fold(lambda v: v.requires_grad, any))
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Say whether all leaves require a gradient; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).requires_grad_()["x"].requires_grad
+            True
+        """
+        return self._each(lambda v: v.requires_grad_(requires_grad))
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Return the dtype that all leaves share, or None.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1, "y": 2}).dtype
+            torch.int64
+        """
+        found = {leaf.dtype for leaf in self.values(True, True)}  # type: ignore[attr-defined]
+        return found.pop() if len(found) == 1 else None
+
+    def bytes(self) -> int:
+        """Return how many bytes the leaves take; memory that leaves share counts for each.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).bytes()
+            8
+        """
+        return sum(leaf.nbytes for leaf in self.values(True, True))  # type: ignore[attr-defined]
+
+    # ---- dicts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dict of tensors and nested dicts; non-tensors are the objects that they hold.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": {"b": 1}, "s": "text"}).to_dict()
+            {'a': {'b': tensor(1)}, 's': 'text'}
+        """
+        found: dict[str, Any] = {}
+        for key in self._keys():
+            child = self._get(key)
+            if isinstance(child, Tensor):
+                found[key] = self._shown(child)  # type: ignore[attr-defined]
+            else:
+                found[key] = child.tolist() if child._is_non_tensor else child.to_dict()
+        return found
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """Return a copy made of plain tensordicts only.
+
+        Args:
+            retain_none: keep values that are None; by default they are kept.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> type(lazy_stack([TensorDict({"x": 1}), TensorDict({"x": 2})]).to_tensordict()).__name__
+            'TensorDict'
+        """
+        node = self._dense_kind({}, self._meta.batch, self._meta.device, self._meta.names)
+        for key in self._keys():
+            child = self._get(key)
+            if isinstance(child, Core) and not child._is_non_tensor:  # type: ignore[attr-defined]
+                node._set(key, child.to_tensordict(retain_none=retain_none))  # type: ignore[attr-defined]
+            elif retain_none is not False or isinstance(child, Tensor) or child._given() is not None:
+                node._set(key, child.clone())
+        return node
+
+    @classmethod
+    def from_dict(
+        cls,
+        input_dict: Mapping[Any, Any],
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: SizeLike | None = None,
+        device: DeviceLike = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> Any:
+        """Return a tensordict of a mapping.
+
+        Args:
+            input_dict: keys to values; nested mappings become nested tensordicts.
+            auto_batch_size: find the longest batch size that all values share.
+            batch_size: the batch size.
+            device: the device.
+            batch_dims: with ``auto_batch_size``, at most so many dims.
+            names: the names of the batch dims.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict.from_dict({"x": torch.zeros(3, 4), "y": torch.zeros(3)}, auto_batch_size=True).batch_size
+            torch.Size([3])
+        """
+        node = cls._dense_kind(input_dict, batch_size, device)
+        if auto_batch_size or (batch_dims is not None and batch_size is None):
+            node.auto_batch_size_(batch_dims)
+        if names is not None:
+            node.names = names
+        return node
+
+    def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
+        """Set the batch size to the longest that all values share, here and in nested tensordicts; return self.
+
+        Args:
+            batch_dims: at most so many dims.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4), "y": torch.zeros(3, 4)}).auto_batch_size_().batch_size
+            torch.Size([3, 4])
+        """
+        self.batch_size = []  # type: ignore[attr-defined]
+        shapes = []
+        for key in self._keys():
+            child = self._get(key)
+            if isinstance(child, Core) and not child._is_non_tensor:  # type: ignore[attr-defined]
+                child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
+            if isinstance(child, Tensor) or not child._is_non_tensor:
+                shapes.append(tuple(child.shape))
+        batch = []
+        for sizes in zip(*shapes):  # noqa: B905 - the shortest shape ends the batch
+            if len(set(sizes)) > 1 or len(batch) == batch_dims:
+                break
+            batch.append(sizes[0])
+        self.batch_size = batch  # type: ignore[attr-defined]
+        return self
+
+    # ---- ragged values of a lazy stack
+
+    def _read_as(self, key: str, **kwargs: Any) -> Any:
+        """Return a value joined as asked; only a lazy stack has more than one way."""
+        return self._get(key)
+
+    def densify(self, layout: torch.layout = torch.strided) -> Any:
+        """Return a dense tensordict; values of different shapes become nested tensors.
+
+        Args:
+            layout: of the nested tensors, `torch.strided` or `torch.jagged`.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> ragged = lazy_stack([TensorDict({"x": torch.zeros(n)}) for n in (1, 2)])
+            >>> ragged.densify(torch.jagged)["x"].is_nested
+            True
+        """
+        node = self._dense_kind({}, self._meta.batch, self._meta.device, self._meta.names)
+        for key in self._keys():
+            try:
+                child = self._get(key)
+                value = child if isinstance(child, Tensor) or child._is_non_tensor else child.densify(layout)
+            except errors.ShapeMismatch:
+                value = self._read_as(key, as_nested_tensor=True, layout=layout)
+            node._set(key, value)
+        return node
+
+    # ---- numbers of leaves and equality of structure
+
+    @property
+    def depth(self) -> int:
+        """Return how deep tensordicts are nested; zero when there are only leaves.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": {"b": {"c": 1}}}).depth
+            2
+        """
+        return max((len(path) - 1 for path, _ in walk.pairs(self, True, False, walk.default_is_leaf)), default=0)

@@ -1,0 +1,119 @@
+"""How a node is read and written down: sizes and names as users give them, and its repr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict.aliases import Batch, Names, SizeLike
+from tensordict.core.core import Core
+
+_SHORT = {
+    torch.bool: "bool",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.complex32: "c32",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+_WIDTH = 100
+
+
+def as_batch(value: SizeLike | None) -> Batch:
+    """Return a batch size as a tuple of ints.
+
+    Raises:
+        TypeError: if it is not an int or a sequence of ints.
+        ValueError: if a size is negative.
+    """
+    if value is None:
+        return ()
+    try:
+        batch = (int(value),) if isinstance(value, int) else tuple(value)
+    except TypeError:
+        raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}") from None
+    if any(type(size) is not int for size in batch):
+        if not all(isinstance(size, (int, torch.SymInt)) or hasattr(size, "__index__") for size in batch):
+            raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}")
+        batch = tuple(size if isinstance(size, torch.SymInt) else int(size) for size in batch)
+    if any(size < 0 for size in batch if type(size) is int):
+        raise ValueError(f"batch_size must not be negative, got {list(batch)}")
+    return batch
+
+
+def as_names(value: Sequence[str | None] | None, ndim: int) -> Names:
+    """Return the names of batch dims as a tuple, or None when none is named.
+
+    Raises:
+        RuntimeError: if their number is not that of the batch dims, or a name is there twice.
+    """
+    if value is None:
+        return None
+    names = tuple(value)
+    if len(names) != ndim:
+        raise RuntimeError(f"expected {ndim} names, one for each batch dim, got {list(names)!r}")
+    given = [name for name in names if name is not None]
+    if len(set(given)) < len(given):
+        raise RuntimeError(f"names must differ, got {list(names)!r}")
+    return names if given else None
+
+
+class Describe(Core):
+    """Requires: `_keys`, `_get`. Gives: `repr`."""
+
+    def __repr__(self) -> str:
+        head = [f"batch_size={list(self._meta.batch)}"]
+        if self._meta.device is not None:
+            head.append(f"device={self._meta.device}")
+        if self._meta.names is not None:
+            head.append(f"names={list(self._meta.names)}")
+        head += self._extra_repr()
+        return f"{type(self).__name__}({', '.join([*head, 'fields=' + _fields(self, 0)])})"
+
+    def _extra_repr(self) -> list[str]:
+        return []
+
+    def _peek(self, key: str) -> Any:
+        """Return a child for the repr only."""
+        return self._get(key)
+
+    def _shown_keys(self) -> Iterable[str]:
+        return self._keys()
+
+    def _brief(self, depth: int, level: int) -> str:
+        """Return a nested node in short: what its batch adds to that of the parent, and its fields."""
+        extra = list(self._meta.batch[depth:])
+        return f"{extra if extra else ''}{_fields(self, level)}"
+
+
+def _fields(node: Any, level: int) -> str:
+    lines = [f"{key}: {_child(node, key, level + 1)}" for key in node._shown_keys()]
+    short = "{" + ", ".join(lines) + "}"
+    if len(short) <= _WIDTH and "\n" not in short:
+        return short
+    pad = "    " * (level + 1)
+    return "{\n" + ",\n".join(pad + line for line in lines) + "\n" + "    " * level + "}"
+
+
+def _child(node: Any, key: str, level: int) -> str:
+    child = node._peek(key)
+    depth = len(node._meta.batch)
+    if isinstance(child, Tensor):
+        shape = "[jagged]" if child.is_nested else list(child.shape[depth:])
+        return f"{_SHORT.get(child.dtype, str(child.dtype).removeprefix('torch.'))}{shape}"
+    if isinstance(child, Core):
+        return child._brief(depth, level)  # type: ignore[attr-defined,no-any-return]
+    return str(child)

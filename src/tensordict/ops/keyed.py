@@ -1,0 +1,857 @@
+"""Words on keys: reading, setting and removing by nested key; structure; batch size, names and device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tensordict import errors, indexing
+from tensordict.aliases import NO_DEFAULT, NestedKey, SizeLike
+from tensordict.core import coerce, walk
+from tensordict.core.core import Core
+from tensordict.keys import unravel_key_to_tuple
+from tensordict.meta import Meta
+from tensordict.ops.describe import as_batch, as_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+IsLeaf = Callable[[type], bool]
+
+
+class Keyed(Core):
+    """Requires: `_get`, `_set`, `_del`, `_keys`, `_restructure`, `_like`. Gives: the words on keys and properties."""
+
+    # ---- properties
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """Return the batch size: the leading dims that all values share; set it to change what counts as batch.
+
+        Raises:
+            RuntimeError: when set to sizes that are not the leading dims of every value.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(3, 4)}, [3])
+            >>> td.batch_size = [3, 4]
+            >>> td.batch_size
+            torch.Size([3, 4])
+        """
+        return torch.Size(self._meta.batch)
+
+    @batch_size.setter
+    def batch_size(self, value: SizeLike) -> None:
+        batch = as_batch(value)
+        for key in self._keys():
+            shape = tuple(self._get(key).shape)
+            if shape[: len(batch)] != batch and not getattr(self._get(key), "_is_non_tensor", False):
+                raise errors.batch_mismatch(key, batch, shape)
+        names = self._meta.names
+        if names is not None:
+            names = (names + (None,) * len(batch))[: len(batch)]
+        self._stamp(Meta(batch, self._meta.device, names))
+        for key in self._keys():
+            child = self._get(key)
+            if isinstance(child, Core) and child._meta.batch[: len(batch)] != batch:
+                child.batch_size = batch  # type: ignore[attr-defined]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return the batch size.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4)}, [3]).shape
+            torch.Size([3])
+        """
+        return torch.Size(self._meta.batch)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the batch size, or its size along a dim.
+
+        Args:
+            dim: a batch dim, or None.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4)}, [3]).size(0)
+            3
+        """
+        return self.batch_size if dim is None else self.batch_size[dim]
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of batch dims.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4)}, [3]).ndim
+            1
+        """
+        return len(self._meta.batch)
+
+    batch_dims = ndim
+
+    def dim(self) -> int:
+        """Return the number of batch dims.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({}, [3]).dim()
+            1
+        """
+        return len(self._meta.batch)
+
+    ndimension = dim
+
+    def numel(self) -> int:
+        """Return the number of rows: the product of the batch size, at least one.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({}, [3, 2]).numel()
+            6
+        """
+        return max(1, self.batch_size.numel())
+
+    @property
+    def device(self) -> torch.device | None:
+        """Return the device that all values are on, or None when each is where it is.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({}, device="cpu").device
+            device(type='cpu')
+        """
+        return self._meta.device
+
+    @property
+    def names(self) -> list[str | None]:
+        """Return the names of the batch dims, None for one without a name; set it to rename them.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({}, [3, 2], names=["time", None]).names
+            ['time', None]
+        """
+        return list(self._meta.names or (None,) * len(self._meta.batch))
+
+    @names.setter
+    def names(self, value: Sequence[str | None] | None) -> None:
+        self._stamp(self._meta._replace(names=as_names(value, len(self._meta.batch))))
+
+    # ---- reading
+
+    def _read(self, key: NestedKey) -> Any:
+        """Return a value as users get it: non-tensors as the object that they hold."""
+        if type(key) is str:
+            child = self._get(key)
+            return self._shown(child) if isinstance(child, Tensor) else child._given()  # type: ignore[attr-defined]
+        node: Any = self
+        *path, last = unravel_key_to_tuple(key)
+        for part in path:
+            node = _enter(node, part)
+        return node._read(last)
+
+    def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
+        """Return the value of a key, or a default when there is none.
+
+        Args:
+            key: a string, or a tuple for a nested key.
+            default: returned when the key is missing.
+            **kwargs: how a lazy stack joins values of different shapes: ``as_list``, ``as_nested_tensor`` or
+                ``as_padded_tensor`` (with ``padding_side`` and ``padding_value``).
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"a": {"b": 1}})
+            >>> td.get(("a", "b")), td.get("c", "none")
+            (tensor(1), 'none')
+        """
+        node: Any = self
+        *path, last = unravel_key_to_tuple(key)
+        try:
+            for part in path:
+                node = _enter(node, part)
+            child = node._read_as(last, **kwargs) if kwargs else node._get(last)
+        except errors.MissingKey:
+            if default is NO_DEFAULT:
+                raise
+            return default
+        return node._shown(child) if isinstance(child, Tensor) else child
+
+    def get_at(self, key: NestedKey, index: Any, default: Any = NO_DEFAULT) -> Any:
+        """Return rows of the value of a key.
+
+        Args:
+            key: a string, or a tuple for a nested key.
+            index: what the value is indexed with.
+            default: returned when the key is missing; without it, a missing key raises KeyError.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(4)}, [4]).get_at("x", 2)
+            tensor(2)
+        """
+        value = self.get(key, default)
+        return value if value is default else value[index]
+
+    def __contains__(self, key: Any) -> bool:
+        return walk.find(self, unravel_key_to_tuple(key)) is not None
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """Return a view of the keys that follows later changes.
+
+        Args:
+            include_nested: go into nested tensordicts; nested keys are tuples.
+            leaves_only: leave out the nested tensordicts themselves.
+            is_leaf: called with the class of a value; tells what counts as a leaf.
+            sort: in alphabetical order.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"a": {"b": 1}, "c": 2})
+            >>> list(td.keys()), list(td.keys(True, True))
+            (['a', 'c'], [('a', 'b'), 'c'])
+        """
+        return walk.KeysView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def values(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """Return a view of the values that follows later changes; arguments as for `keys`.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a": {"b": 1}, "c": 2}).values(True, True))
+            [tensor(1), tensor(2)]
+        """
+        return walk.ValuesView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def items(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """Return a view of the pairs of key and value that follows later changes; arguments as for `keys`.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a": {"b": 1}, "c": 2}).items(True, True))
+            [(('a', 'b'), tensor(1)), ('c', tensor(2))]
+        """
+        return walk.ItemsView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def is_empty(self) -> bool:
+        """Tell whether there is no leaf, nested ones included.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": {}}).is_empty()
+            True
+        """
+        found = walk.pairs(self, True, True, walk.is_leaf_nontensor)
+        return next(found, None) is None
+
+    # ---- setting
+
+    def _door(self, key: str, value: Any) -> Any:
+        """Return a value as a child of mine."""
+        return coerce.child(key, value, self._meta)
+
+    def set(self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False) -> Self:
+        """Set the value of a key; return self.
+
+        Args:
+            key: a string, or a tuple for a nested key; missing nested tensordicts are made.
+            item: a tensor or tensordict whose leading dims are the batch size, a dict, a number, an array, a list,
+                or any object, which becomes a non-tensor.
+            inplace: copy into the memory of the value that is there, if there is one.
+            non_blocking: with ``inplace``, copy without waiting.
+
+        Raises:
+            RuntimeError: if the keys are locked, or the leading dims are not the batch size.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({}, [2]).set(("a", "b"), torch.zeros(2))
+            >>> td["a"].batch_size
+            torch.Size([2])
+        """
+        node: Any = self
+        *path, last = unravel_key_to_tuple(key)
+        if inplace and walk.find(self, (*path, last)) is not None:
+            return self.set_(key, item, non_blocking=non_blocking)
+        self._gate("set key {!r}", key)
+        for part in path:
+            if part not in node._keys():
+                node._gate("set key {!r}", key)
+                node._set(part, node._door(part, {}))
+            node = _enter(node, part)
+        node._gate("set key {!r}", key)
+        node._set(last, node._door(last, item))
+        return self
+
+    def __delitem__(self, key: NestedKey) -> None:
+        self.del_(key)
+
+    def del_(self, key: NestedKey) -> Self:
+        """Remove a key; return self.
+
+        Raises:
+            KeyError: if there is no such key.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a": 1, "b": 2}).del_("a").keys())
+            ['b']
+        """
+        *path, last = unravel_key_to_tuple(key)
+        node: Any = self
+        for part in path:
+            node = _enter(node, part)
+        node._gate("delete key {!r}", key)
+        node._get(last)
+        node._del(last)
+        return self
+
+    def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
+        """Copy a value into the memory of the one that is there; return self. Locked tensordicts allow it.
+
+        Args:
+            key: a key that exists.
+            item: a value that broadcasts to the shape of the one that is there.
+            non_blocking: copy without waiting.
+
+        Raises:
+            KeyError: if there is no such key.
+            RuntimeError: if the shapes do not fit.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(2)}, [2], lock=True)
+            >>> td.set_("x", torch.ones(2))["x"]
+            tensor([1., 1.])
+        """
+        *path, last = unravel_key_to_tuple(key)
+        node: Any = self
+        for part in path:
+            node = _enter(node, part)
+        node._get(last)
+        with _named(key):
+            node._write(node._plan(()), node._dense_kind({last: item}, node._meta.batch))
+        return self
+
+    def set_at_(self, key: NestedKey, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
+        """Copy a value into rows of the one that is there; return self.
+
+        Args:
+            key: a key that exists.
+            value: what is written.
+            index: the rows of this tensordict that are written.
+            non_blocking: copy without waiting.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3)}, [3]).set_at_("x", 1.0, 1)["x"]
+            tensor([0., 1., 0.])
+        """
+        *path, last = unravel_key_to_tuple(key)
+        node: Any = self
+        for part in path:
+            node = _enter(node, part)
+        child = node._get(last)
+        node._writable()
+        if isinstance(child, Tensor):
+            child[indexing.plan(index, tuple(child.shape)).items] = value
+        else:
+            child[index] = value
+        return self
+
+    def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
+        """Return the value of a key, after setting it to a default if there is none.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": 1}).setdefault("b", 2)
+            tensor(2)
+        """
+        if key not in self:
+            self.set(key, default, inplace=inplace)
+        return self.get(key)
+
+    def pop(self, key: NestedKey, default: Any = NO_DEFAULT) -> Any:
+        """Remove a key and return its value, or a default when there is none.
+
+        Raises:
+            KeyError: if there is no such key and no default.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": 1}).pop("a")
+            tensor(1)
+        """
+        if default is not NO_DEFAULT and key not in self:
+            return default
+        value = self._read(key)
+        self.del_(key)
+        return value
+
+    def update(
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        keys_to_update: Sequence[NestedKey] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Set the values of another mapping, nested ones merged; return self.
+
+        Args:
+            input_dict_or_td: a mapping or a tensordict.
+            clone: copy the values.
+            inplace: copy into the memory of values that are there.
+            keys_to_update: take these keys only.
+            **kwargs: values by key.
+
+        Raises:
+            RuntimeError: if the keys are locked; nothing is changed then.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"a": {"x": 1}}).update({"a": {"y": 2}})
+            >>> list(td.keys(True, True))
+            [('a', 'x'), ('a', 'y')]
+        """
+        wanted = None if keys_to_update is None else [unravel_key_to_tuple(key) for key in keys_to_update]
+        found = [*_entries(input_dict_or_td), *kwargs.items()]
+        pairs = [(key, value) for key, value in found if _chosen(key, wanted)]
+        doors = [(key, value, self._merge(key, value)) for key, value in pairs]
+        for key, value, merge in doors:
+            if merge is not None:
+                inner = None if wanted is None else [path[1:] for path in wanted if path[0] == key and len(path) > 1]
+                merge.update(value, clone, inplace, keys_to_update=inner or None)
+            else:
+                self.set(key, value.clone() if clone and hasattr(value, "clone") else value, inplace=inplace)
+        return self
+
+    def _merge(self, key: Any, value: Any) -> Any:
+        """Return the node at a key that a nested mapping is merged into, or None when the value replaces it."""
+        if isinstance(key, str) and key in self._keys() and isinstance(value, (Mapping, Core)):
+            child = self._get(key)
+            if isinstance(child, Core) and not child._is_non_tensor:  # type: ignore[attr-defined]
+                return child
+        return None
+
+    def update_(self, input_dict_or_td: Any = None, clone: bool = False, **kwargs: Any) -> Self:
+        """Copy the values of another mapping into the memory of those that are there; return self.
+
+        Args:
+            input_dict_or_td: a mapping or a tensordict whose keys are all there.
+            clone: kept for programs that pass it; copying never aliases.
+            **kwargs: ``keys_to_update`` takes these keys only, ``non_blocking`` copies without waiting; others are values.
+
+        Raises:
+            KeyError: if a key is missing; nothing is changed then.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).update_({"x": torch.ones(2)})["x"]
+            tensor([1., 1.])
+        """
+        return _update_rows(self, (), input_dict_or_td, kwargs)
+
+    def update_at_(self, input_dict_or_td: Any, idx: Any, clone: bool = False, **kwargs: Any) -> Self:
+        """Copy the values of another mapping into rows of those that are there; return self.
+
+        Args:
+            input_dict_or_td: a mapping or a tensordict whose keys are all there.
+            idx: the rows that are written.
+            clone: kept for programs that pass it; copying never aliases.
+            **kwargs: ``keys_to_update`` takes these keys only, ``non_blocking`` copies without waiting.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).update_at_({"x": torch.ones(())}, 1)["x"]
+            tensor([0., 1.])
+        """
+        return _update_rows(self, idx, input_dict_or_td, kwargs)
+
+    def fill_(self, key: NestedKey, value: float) -> Self:
+        """Set every element of a value to a number, in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).fill_("x", 3.0)["x"]
+            tensor([3., 3.])
+        """
+        child = self.get(key, NO_DEFAULT)
+        if isinstance(child, Core):
+            child._each(lambda v: v.fill_(value))
+        else:
+            self.set_(key, torch.full_like(child, value))
+        return self
+
+    # ---- structure
+
+    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True) -> Self:
+        """Return a tensordict with some of the keys; values are not copied.
+
+        Args:
+            *keys: the keys, nested ones as tuples.
+            inplace: remove the other keys here, and return self.
+            strict: raise for a missing key.
+
+        Raises:
+            KeyError: for a missing key, if ``strict``.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a": 1, "b": 2}).select("b").keys())
+            ['b']
+        """
+        paths = [unravel_key_to_tuple(key) for key in keys]
+        if strict:
+            for path in paths:
+                if walk.find(self, path) is None:
+                    raise errors.missing_key(path if len(path) > 1 else path[0], self._keys(), type(self).__name__)
+        return _restructured(self, lambda node: _selected(node, paths), inplace, "select keys")
+
+    def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
+        """Return a tensordict without some of the keys; values are not copied.
+
+        Args:
+            *keys: the keys, nested ones as tuples; missing ones are ignored.
+            inplace: remove them here, and return self.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a": 1, "b": 2}).exclude("b").keys())
+            ['a']
+        """
+        paths = [unravel_key_to_tuple(key) for key in keys]
+        return _restructured(self, lambda node: _excluded(node, paths), inplace, "exclude keys")
+
+    def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
+        """Give a value another key; return self.
+
+        Args:
+            old_key: a key that exists.
+            new_key: the key that it gets.
+            safe: raise if the new key is taken, instead of replacing its value.
+
+        Raises:
+            KeyError: if the old key is missing, or ``safe`` and the new one is taken.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a": 1}).rename_key_("a", "b").keys())
+            ['b']
+        """
+        old, new = unravel_key_to_tuple(old_key), unravel_key_to_tuple(new_key)
+        self._gate("rename key {!r}", old_key)
+        if old == new:
+            return self
+        if safe and new_key in self:
+            raise KeyError(f"cannot rename {old_key!r} to {new_key!r}: the new key is taken")
+        self._restructure(lambda node: _renamed(node, old, new))  # type: ignore[attr-defined]
+        return self
+
+    def flatten_keys(self, separator: str = ".", inplace: bool = False, is_leaf: IsLeaf | None = None) -> Self:
+        """Return a tensordict without nesting: nested keys become strings joined by a separator.
+
+        Args:
+            separator: what joins the parts of a key.
+            inplace: change the keys here, and return self.
+            is_leaf: called with the class of a value; tells what is not gone into.
+
+        Raises:
+            KeyError: if two keys become the same.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a": {"b": 1}}).flatten_keys(".").keys())
+            ['a.b']
+        """
+        leaf = walk.is_leaf_nontensor if is_leaf is None else is_leaf
+        return _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+        """Return a tensordict nested at a separator in the keys: the inverse of `flatten_keys`.
+
+        Args:
+            separator: where keys are split.
+            inplace: change the keys here, and return self.
+
+        Raises:
+            KeyError: if a key would be both a value and a nested tensordict.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> list(TensorDict({"a.b": 1}).unflatten_keys(".").keys(True, True))
+            [('a', 'b')]
+        """
+        return _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
+
+    def empty(self, recurse: bool = False, *, batch_size: SizeLike | None = None, device: Any = NO_DEFAULT) -> Any:
+        """Return a tensordict of the same batch size without values.
+
+        Args:
+            recurse: keep the nested tensordicts, empty too.
+            batch_size: another batch size.
+            device: another device.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": [1, 2]}, [2]).empty().batch_size
+            torch.Size([2])
+        """
+        batch, own, names = self._meta
+        if batch_size is not None:
+            batch, names = as_batch(batch_size), None
+        target = own if device is NO_DEFAULT else device
+        node = self._dense_kind({}, batch, target, names and list(names))
+        if recurse:
+            for key in self._keys():
+                child = self._get(key)
+                if isinstance(child, Core):
+                    node._set(key, child.empty(True))  # type: ignore[attr-defined]
+        return node
+
+    # ---- functions of users
+
+    def apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+        """Return a tensordict of what a function returns for each leaf.
+
+        Args:
+            fn: called with the leaf, and with those of ``others`` at the same key; None leaves the key out.
+            *others: tensordicts with the same keys.
+            **options: ``batch_size`` of the result when the function changes it; ``default`` for keys that a tensordict
+                lacks; ``inplace`` to copy the results into the leaves; ``filter_empty`` False to keep nested
+                tensordicts for which nothing was returned; ``is_leaf``; ``names``; ``device``.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).apply(lambda x: x + 1)["x"]
+            tensor([1., 1.])
+        """
+        return _applied(self, fn, others, False, options)
+
+    def named_apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+        """Return a tensordict of what a function of key and leaf returns.
+
+        Args:
+            fn: called with the key and the leaf, and with the leaves of ``others``.
+            *others: tensordicts with the same keys.
+            **options: as for `apply`, and ``nested_keys``: pass the whole nested key instead of its last part.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).named_apply(lambda key, x: None if key == "x" else x).is_empty()
+            True
+        """
+        return _applied(self, fn, others, True, options)
+
+    def _visited(self, visit: walk.Visit, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
+        """Return the node that a visit makes of me, or None when nothing is left."""
+        children, any_left = visit.children(self, others, path)
+        if visit.in_place:
+            for key, value in children.items():
+                child = self._get(key)
+                if isinstance(child, Tensor) and child is not value:
+                    child.copy_(value)
+            return self
+        if not any_left and visit.filter_empty is not False and self._keys():
+            return None
+        return self._like(children, self._meta)
+
+
+def _enter(node: Any, key: str) -> Any:
+    child = node._get(key)
+    if not isinstance(child, Core):
+        raise errors.MissingKey(f"key {key!r} holds a tensor, not a nested tensordict")
+    return child
+
+
+class _named:
+    """Add the nested key to an error that names only its last part."""
+
+    def __init__(self, key: NestedKey) -> None:
+        self.key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, errors.ShapeMismatch) and isinstance(self.key, tuple):
+            raise errors.ShapeMismatch(f"in {self.key!r}: {error}") from None
+
+
+def _entries(source: Any) -> list[tuple[Any, Any]]:
+    if source is None:
+        return []
+    if isinstance(source, Core):
+        return [(key, source._get(key)) for key in source._keys()]
+    if isinstance(source, Mapping):
+        return list(source.items())
+    raise TypeError(f"expected a mapping or a tensordict, got {source!r} of type {type(source).__name__}")
+
+
+def _chosen(key: Any, wanted: list[tuple[str, ...]] | None) -> bool:
+    if wanted is None:
+        return True
+    path = unravel_key_to_tuple(key)
+    return any(path[: len(one)] == one[: len(path)] for one in wanted)
+
+
+def _update_rows(self: Any, index: Any, source: Any, kwargs: dict[str, Any]) -> Any:
+    chosen = kwargs.pop("keys_to_update", None)
+    kwargs.pop("non_blocking", None)
+    plan = indexing.plan(index, self._meta.batch)
+    value = source if isinstance(source, Core) else self._dense_kind({**dict(_entries(source)), **kwargs}, ())
+    if chosen is not None:
+        value = value.select(*chosen, strict=False)
+    for key in value.keys(True, True, walk.is_leaf_nontensor):
+        if key not in self:
+            raise errors.missing_key(key, self._keys(), type(self).__name__)
+    if isinstance(source, Core) and value._meta.batch != plan.batch:
+        value = value.expand(*plan.batch)
+    self._write(plan, value)
+    return self
+
+
+def _restructured(self: Any, call: Callable[[Any], Any], inplace: bool, what: str) -> Any:
+    if not inplace:
+        return self._restructure(call)
+    self._gate(what)
+    changed = self._restructure(call)
+    for key in list(self._keys()):
+        self._del(key)
+    for key in changed._keys():
+        self._set(key, changed._get(key))
+    return self
+
+
+def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
+    children: dict[str, Any] = {}
+    inner: dict[str, list[tuple[str, ...]]] = {}
+    present = node._keys()
+    for key, *rest in paths:
+        if key not in present:
+            continue
+        if rest:
+            inner.setdefault(key, []).append(tuple(rest))
+        children[key] = node._get(key) if not rest else children.get(key)
+    for key, tails in inner.items():
+        if children[key] is None and isinstance(node._get(key), Core):
+            children[key] = node._get(key)._restructure(lambda child, tails=tails: _selected(child, tails))
+    return node._like({k: v for k, v in children.items() if v is not None}, node._meta)
+
+
+def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
+    gone = {path[0] for path in paths if len(path) == 1}
+    children = {}
+    for key in node._keys():
+        if key in gone:
+            continue
+        child = node._get(key)
+        tails = [path[1:] for path in paths if len(path) > 1 and path[0] == key]
+        if tails and isinstance(child, Core):
+            child = child._restructure(lambda inner, tails=tails: _excluded(inner, tails))  # type: ignore[attr-defined]
+        children[key] = child
+    return node._like(children, node._meta)
+
+
+def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
+    holder = node
+    for part in old[:-1]:
+        holder = _enter(holder, part)
+    value = holder._get(old[-1])
+    if len(old) == len(new) == 1:  # the value keeps its place in the order of keys
+        children = {(new[0] if k == old[0] else k): node._get(k) for k in node._keys() if k != new[0]}
+        for key in list(node._keys()):
+            node._del(key)
+        for key, child in children.items():
+            node._set(key, child)
+        return node
+    holder._del(old[-1])
+    return node.set(new if len(new) > 1 else new[0], value)
+
+
+def _flat(node: Any, separator: str, is_leaf: IsLeaf) -> Any:
+    children: dict[str, Any] = {}
+    for path, child in walk.pairs(node, True, True, is_leaf):
+        key = separator.join(path)
+        if key in children:
+            raise KeyError(f"flattening keys with {separator!r} makes two values of key {key!r}; use another separator")
+        children[key] = child
+    return node._like(children, node._meta)
+
+
+def _nested(node: Any, separator: str) -> Any:
+    found = node._like({}, node._meta)
+    for key in node._keys():
+        path = tuple(key.split(separator))
+        for end in range(1, len(path) + 1):
+            there = walk.find(found, path[:end])
+            if there is not None and (end == len(path) or not isinstance(there, Core)):
+                raise KeyError(f"unflattening keys with {separator!r}: {key!r} clashes with {separator.join(path[:end])!r}")
+        found.set(path, node._get(key))
+    return found
+
+
+def _applied(self: Any, fn: Callable[..., Any], others: tuple[Any, ...], named: bool, options: dict[str, Any]) -> Any:
+    batch_size, names, device = (options.pop(k, NO_DEFAULT) for k in ("batch_size", "names", "device"))
+    default = options.pop("default", NO_DEFAULT)
+    inplace, out = options.pop("inplace", False), options.pop("out", None)
+    known = {"nested_keys", "is_leaf", "filter_empty"}
+    if set(options) - known:
+        raise TypeError(f"unexpected options {sorted(set(options) - known)}")
+    visit = walk.Visit(
+        fn, named=named, default=default, has_default=default is not NO_DEFAULT, in_place=inplace, **options
+    )
+    if inplace:
+        self._writable()
+        return self._visited(visit, others, ())
+    if batch_size in (NO_DEFAULT, None):
+        result = self._visited(visit, others, ())
+    else:
+        result = self._dense_kind(visit.children(self, others)[0], batch_size)
+    if result is None or out is not None:
+        return result if result is None else out.update_(result)
+    if names is not NO_DEFAULT:
+        result.names = names
+    return result if device in (NO_DEFAULT, None) else result.to(device)

@@ -1,0 +1,324 @@
+"""Functions of each element: every word is a row."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tensordict.aliases import Call
+from tensordict.core.core import Core, implements
+from tensordict.ops.rows import align, binary, binary_, pair, pair_, paired_with_default, predicate, spread, unary
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def _operator(name: str, call: Call) -> Any:
+    """Return an operator method: the same as the word, without options."""
+
+    def method(self: Core, other: Any) -> Any:
+        return pair(self, call, other)
+
+    method.__name__ = name
+    method.__qualname__ = f"TensorCollection.{name}"
+    return method
+
+
+def _in_place(name: str, call: Call) -> Any:
+    def method(self: Core, other: Any) -> Any:
+        return pair_(self, call, other)
+
+    method.__name__ = name
+    method.__qualname__ = f"TensorCollection.{name}"
+    return method
+
+
+def _swapped(call: Call) -> Call:
+    return lambda v, other: call(other, v)
+
+
+class Pointwise(Core):
+    """Requires: `_map`, `_zip`, `_each`. Gives: pointwise words, operators, comparisons, logic."""
+
+    abs, abs_ = unary("abs", "the absolute value", "[-1.0, 2.0]")
+    acos, acos_ = unary("acos", "the inverse cosine, in radians,")
+    asin, asin_ = unary("asin", "the inverse sine, in radians,")
+    atan, atan_ = unary("atan", "the inverse tangent, in radians,")
+    ceil, ceil_ = unary("ceil", "the smallest integer that is not less")
+    cos, cos_ = unary("cos", "the cosine, of radians,")
+    cosh, cosh_ = unary("cosh", "the hyperbolic cosine")
+    erf, erf_ = unary("erf", "the error function")
+    erfc, erfc_ = unary("erfc", "the complementary error function")
+    exp, exp_ = unary("exp", "the exponential")
+    expm1, expm1_ = unary("expm1", "the exponential minus one")
+    floor, floor_ = unary("floor", "the largest integer that is not greater")
+    frac, frac_ = unary("frac", "the fractional part")
+    lgamma, lgamma_ = unary("lgamma", "the logarithm of the absolute value of the gamma function")
+    log, log_ = unary("log", "the natural logarithm")
+    log10, log10_ = unary("log10", "the logarithm to base 10")
+    log1p, log1p_ = unary("log1p", "the natural logarithm of one plus the value")
+    log2, log2_ = unary("log2", "the logarithm to base 2")
+    neg, neg_ = unary("neg", "the negative")
+    reciprocal, reciprocal_ = unary("reciprocal", "the reciprocal")
+    relu, relu_ = unary("relu", "the positive part", "[-1.0, 2.0]")
+    round, round_ = unary("round", "the nearest integer")
+    rsqrt, rsqrt_ = unary("rsqrt", "the reciprocal of the square root")
+    sigmoid, sigmoid_ = unary("sigmoid", "the logistic function")
+    sign, sign_ = unary("sign", "the sign", "[-1.0, 2.0]")
+    sin, sin_ = unary("sin", "the sine, of radians,")
+    sinh, sinh_ = unary("sinh", "the hyperbolic sine")
+    sqrt, sqrt_ = unary("sqrt", "the square root")
+    square, square_ = unary("square", "the square")
+    tan, tan_ = unary("tan", "the tangent, of radians,")
+    tanh, tanh_ = unary("tanh", "the hyperbolic tangent")
+    trunc, trunc_ = unary("trunc", "the integer part")
+
+    isfinite = predicate("isfinite", "whether each element is finite")
+    isinf = predicate("isinf", "whether each element is infinite")
+    isnan = predicate("isnan", "whether each element is not a number")
+    isneginf = predicate("isneginf", "whether each element is negative infinity")
+    isposinf = predicate("isposinf", "whether each element is positive infinity")
+    isreal = predicate("isreal", "whether each element has no imaginary part")
+    logical_not = predicate("logical_not", "whether each element is zero or False")
+
+    mul, mul_ = binary("mul", "the product of each element and an operand"), binary_("mul_", "the product")
+    div, div_ = binary("div", "each element divided by an operand"), binary_("div_", "the quotient")
+    pow, pow_ = binary("pow", "each element to the power of an operand"), binary_("pow_", "the power")
+    maximum = binary("maximum", "the greater of each element and an operand")
+    minimum = binary("minimum", "the smaller of each element and an operand")
+    logical_and = binary("logical_and", "whether each element and the operand are both non-zero")
+    logical_or = binary("logical_or", "whether each element or the operand is non-zero")
+    logical_xor = binary("logical_xor", "whether exactly one of each element and the operand is non-zero")
+    bitwise_and = binary("bitwise_and", "the bits that each element and an operand share", "[5, 6]", "3")
+
+    __mul__ = __rmul__ = _operator("__mul__", operator.mul)
+    __add__ = __radd__ = _operator("__add__", operator.add)
+    __sub__, __rsub__ = _operator("__sub__", operator.sub), _operator("__rsub__", _swapped(operator.sub))
+    __truediv__ = _operator("__truediv__", operator.truediv)
+    __rtruediv__ = _operator("__rtruediv__", _swapped(operator.truediv))
+    __floordiv__ = _operator("__floordiv__", operator.floordiv)
+    __mod__ = _operator("__mod__", operator.mod)
+    __pow__, __rpow__ = _operator("__pow__", operator.pow), _operator("__rpow__", _swapped(operator.pow))
+    __and__ = __rand__ = _operator("__and__", operator.and_)
+    __or__ = __ror__ = _operator("__or__", operator.or_)
+    __xor__ = __rxor__ = _operator("__xor__", operator.xor)
+    __lt__, __le__ = _operator("__lt__", operator.lt), _operator("__le__", operator.le)
+    __gt__, __ge__ = _operator("__gt__", operator.gt), _operator("__ge__", operator.ge)
+    __eq__, __ne__ = _operator("__eq__", operator.eq), _operator("__ne__", operator.ne)
+
+    __iadd__ = _in_place("__iadd__", operator.iadd)
+    __isub__ = _in_place("__isub__", operator.isub)
+    __imul__ = _in_place("__imul__", operator.imul)
+    __itruediv__ = _in_place("__itruediv__", operator.itruediv)
+    __ipow__ = _in_place("__ipow__", operator.ipow)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> Self:
+        return self._map(operator.neg)
+
+    def __abs__(self) -> Self:
+        return self._map(operator.abs)
+
+    def __invert__(self) -> Self:
+        return self._map(operator.invert)
+
+    def __bool__(self) -> bool:
+        raise RuntimeError(
+            f"the truth value of a {type(self).__name__} is ambiguous: use `.is_empty()`, `len(td.keys())`, "
+            f"or `(a == b).all()`"
+        )
+
+    def add(self, other: Any, *, alpha: float | None = None, default: Any = None) -> Self:
+        """Return the sum of each element and an operand.
+
+        Args:
+            other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
+            alpha: multiplies the operand.
+            default: used for a key that only one side has.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).add(1, alpha=2)["x"]
+            tensor([3., 3.])
+        """
+        return _weighted(self, "add", other, alpha, default)
+
+    def sub(self, other: Any, *, alpha: float | None = None, default: Any = None) -> Self:
+        """Return each element minus an operand.
+
+        Args:
+            other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
+            alpha: multiplies the operand.
+            default: used for a key that only one side has.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).sub(1)["x"]
+            tensor([0., 0.])
+        """
+        return _weighted(self, "sub", other, alpha, default)
+
+    def add_(self, other: Any, *, alpha: float | None = None) -> Self:
+        """Add an operand to each element in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).add_(1)["x"]
+            tensor([2., 2.])
+        """
+        return pair_(self, _scaled("add_", alpha), other)  # type: ignore[no-any-return]
+
+    def sub_(self, other: Any, alpha: float | None = None) -> Self:
+        """Subtract an operand from each element in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).sub_(1)["x"]
+            tensor([0., 0.])
+        """
+        return pair_(self, _scaled("sub_", alpha), other)  # type: ignore[no-any-return]
+
+    def clamp(self, min: Any = None, max: Any = None) -> Self:
+        """Return each element, not less than ``min`` and not more than ``max``.
+
+        Args:
+            min: a number, a tensor, a tensordict, or None.
+            max: likewise.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.tensor([-1.0, 2.0])}, [2]).clamp(0, 1)["x"]
+            tensor([0., 1.])
+        """
+        low = self if min is None else pair(self, lambda v, m: v.clamp(min=m), min)
+        return low if max is None else pair(low, lambda v, m: v.clamp(max=m), max)  # type: ignore[no-any-return]
+
+    def lerp(self, end: Any, weight: Any) -> Self:
+        """Return the linear interpolation from each element to that of ``end``.
+
+        Args:
+            end: a tensordict with the same keys.
+            weight: a number, or a tensordict with the same keys.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(2)}, [2])
+            >>> td.lerp(td + 1, 0.5)["x"]
+            tensor([0.5000, 0.5000])
+        """
+        if isinstance(weight, Core):
+            return self._zip(lambda v, e, w: v.lerp(e, w), (end, weight))
+        return self._zip(lambda v, e: v.lerp(e, weight), (end,))
+
+    def lerp_(self, end: Any, weight: Any) -> Self:
+        """Interpolate each element towards that of ``end`` in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(2)}, [2])
+            >>> td.lerp_(td + 1, 0.5)["x"]
+            tensor([0.5000, 0.5000])
+        """
+        if isinstance(weight, Core):
+            return self._each(lambda v, e, w: v.lerp_(e, w), (end, weight))
+        return self._each(lambda v, e: v.lerp_(e, weight), (end,))
+
+    def where(self, condition: Tensor, other: Any) -> Self:
+        """Return each element where a condition on the rows holds, else that of ``other``.
+
+        Args:
+            condition: a bool tensor that broadcasts against the batch dims.
+            other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2)}, [2])
+            >>> td.where(torch.tensor([True, False]), 0)["x"]
+            tensor([1., 0.])
+        """
+        wide = spread(condition, self) if condition.ndim else condition
+        return pair(self, lambda v, o: v.where(align(wide, v.ndim), o), other)  # type: ignore[no-any-return]
+
+    def zero_(self) -> Self:
+        """Set every element to zero in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).zero_()["x"]
+            tensor([0., 0.])
+        """
+        return self._each(lambda v: v.zero_())
+
+    def masked_fill(self, mask: Tensor, value: float) -> Self:
+        """Return each element, replaced by a number in the rows of a mask.
+
+        Args:
+            mask: a bool tensor that broadcasts against the batch dims.
+            value: the number.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2, 2)}, [2])
+            >>> td.masked_fill(torch.tensor([True, False]), 0)["x"]
+            tensor([[0., 0.],
+                    [1., 1.]])
+        """
+        return pair(self, lambda v, m: v.masked_fill(m, value), mask)  # type: ignore[no-any-return]
+
+    def masked_fill_(self, mask: Tensor, value: float) -> Self:
+        """Set each element to a number in the rows of a mask, in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).masked_fill_(torch.tensor([True, False]), 0)["x"]
+            tensor([0., 1.])
+        """
+        return pair_(self, lambda v, m: v.masked_fill_(m, value), mask)  # type: ignore[no-any-return]
+
+
+def _scaled(name: str, alpha: float | None) -> Call:
+    if alpha is None:
+        return lambda v, other: getattr(v, name)(other)
+    return lambda v, other: getattr(v, name)(other, alpha=alpha)
+
+
+def _weighted(self: Any, name: str, other: Any, alpha: float | None, default: Any) -> Any:
+    from_rows = _scaled(name, alpha)
+    if default is not None:
+        return paired_with_default(self, from_rows, other, default)
+    return pair(self, from_rows, other)
+
+
+def _like(name: str) -> None:
+    """Register `torch.zeros_like` and its kin: said to each leaf."""
+    function = getattr(torch, name)
+
+    @implements(function)
+    def call(node: Core, *args: Any, **kwargs: Any) -> Any:
+        return node._map(lambda v: function(v, *args, **kwargs))
+
+
+for _name in ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"):
+    _like(_name)
+
+implements(torch.where)(lambda condition, one, two: one.where(condition, two))
+implements(torch.add)(lambda one, *args, **kwargs: one.add(*args, **kwargs))
+implements(torch.sub)(lambda one, *args, **kwargs: one.sub(*args, **kwargs))
+implements(torch.clamp)(lambda one, *args, **kwargs: one.clamp(*args, **kwargs))
+implements(torch.lerp)(lambda one, *args, **kwargs: one.lerp(*args, **kwargs))
+implements(torch.masked_fill)(lambda one, *args, **kwargs: one.masked_fill(*args, **kwargs))

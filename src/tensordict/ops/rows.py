@@ -1,0 +1,222 @@
+"""Row factories: a family of words that differ only in the word said to each child is a table, not code.
+
+A row makes a method (and its in-place twin), gives it a name, a docstring and a type, and registers the torch function
+that does the same. Closures over a name are used instead of `operator.methodcaller` because the compiler can trace them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast, overload
+
+import torch
+from torch import Tensor
+
+from tensordict import errors
+from tensordict.aliases import Call
+from tensordict.core.core import TORCH, Core
+
+T = TypeVar("T")
+
+
+class Unary(Protocol):
+    """A word without arguments that returns its receiver's class."""
+
+    @overload
+    def __get__(self, owner: None, kind: type[T]) -> Callable[[T], T]: ...
+    @overload
+    def __get__(self, owner: T, kind: type[T]) -> Callable[[], T]: ...
+
+
+class BinaryWord(Protocol[T]):
+    """A bound word of one operand."""
+
+    def __call__(self, other: Any, *, default: Any = None) -> T: ...
+
+
+class Binary(Protocol):
+    """A word of one operand that returns its receiver's class."""
+
+    @overload
+    def __get__(self, owner: None, kind: type[T]) -> Callable[..., T]: ...
+    @overload
+    def __get__(self, owner: T, kind: type[T]) -> BinaryWord[T]: ...
+
+
+def ask(name: str) -> Call:
+    """Return the call that says a word without arguments to a child."""
+    return lambda v: getattr(v, name)()
+
+
+def ask_with(name: str) -> Call:
+    """Return the call that says a word with one operand to a child."""
+    return lambda v, other: getattr(v, name)(other)
+
+
+def dress(method: Any, name: str, doc: str) -> Any:
+    """Give a method its name and docstring, and register the torch function of that name."""
+    method.__name__ = name
+    method.__qualname__ = f"TensorCollection.{name}"
+    method.__doc__ = inspect.cleandoc(doc)
+    function = getattr(torch, name, None)
+    if callable(function) and not name.startswith("_"):
+        TORCH.setdefault(function, method)
+    return method
+
+
+def unary(name: str, value: str, start: str = "[0.25, 0.5]") -> tuple[Unary, Unary]:
+    """Return a word for a function of each element, and its in-place twin."""
+    say, say_ = ask(name), ask(name + "_")
+
+    def word(self: Core) -> Core:
+        return self._map(say)
+
+    def word_(self: Core) -> Core:
+        return self._each(say_)
+
+    example = f"""
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> x = torch.tensor({start})
+        >>> td = TensorDict({{"x": x.clone()}}, [2])
+    """
+    equal = f'torch.equal({{}}["x"], x.{name}())\n        True'
+    dress(word, name, f"Return {value} of each element.\n{example}    >>> {equal.format(f'td.{name}()')}\n    ")
+    dress(word_, name + "_", f"Store {value} of each element in place; return self.\n{example}    >>> {equal.format(f'td.{name}_()')}\n    ")
+    return cast(Unary, word), cast(Unary, word_)
+
+
+def predicate(name: str, value: str, start: str = "[0.25, 0.5]") -> Unary:
+    """Return a word for a function of each element that has no in-place twin."""
+    say = ask(name)
+
+    def word(self: Core) -> Core:
+        return self._map(say)
+
+    dress(
+        word,
+        name,
+        f"""Return {value}.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> x = torch.tensor({start})
+            >>> torch.equal(TensorDict({{"x": x}}, [2]).{name}()["x"], x.{name}())
+            True
+        """,
+    )
+    return cast(Unary, word)
+
+
+def align(value: Tensor, ndim: int) -> Tensor:
+    """Return a tensor that lines up with the batch dims of a child with ``ndim`` dims or more."""
+    return value.reshape(*value.shape, *(1,) * (ndim - value.ndim)) if ndim > value.ndim else value
+
+
+def spread(value: Tensor, node: Core) -> Tensor:
+    """Return a tensor that broadcasts against the batch dims of a node, with exactly that many dims.
+
+    Raises:
+        ShapeMismatch: if it does not broadcast to the batch size.
+    """
+    batch = node._meta.batch
+    lead = len(batch) - value.ndim
+    if lead < 0 or any(size not in (1, to) for size, to in zip(value.shape, batch[lead:], strict=True)):
+        raise errors.ShapeMismatch(
+            f"a tensor of shape {list(value.shape)} does not broadcast to the batch size {list(batch)}"
+        )
+    return value.reshape(*(1,) * lead, *value.shape) if lead else value
+
+
+def pair(self: Any, say: Call, other: Any) -> Any:
+    """Say a word with an operand to each child: a node is paired by key, a tensor lines up with the batch dims."""
+    if isinstance(other, Core):
+        return self._zip(say, (other,))
+    if isinstance(other, Tensor) and other.ndim:
+        wide = spread(other, self)
+        return self._map(lambda v: say(v, align(wide, v.ndim)))
+    return self._map(lambda v: say(v, other))
+
+
+def pair_(self: Any, say: Call, other: Any) -> Any:
+    """Say a word with an operand to each child, in place."""
+    if isinstance(other, Core):
+        return self._each(say, (other,))
+    if isinstance(other, Tensor) and other.ndim:
+        wide = spread(other, self)
+        return self._each(lambda v: say(v, align(wide, v.ndim)))
+    return self._each(lambda v: say(v, other))
+
+
+def paired_with_default(self: Any, say: Call, other: Any, default: Any) -> Any:
+    """Pair by key where both sides have it; a key of one side only is paired with the default."""
+    if not isinstance(other, Core):
+        return pair(self, say, other)
+    mine, theirs = list(self._keys()), list(other._keys())
+    children = {}
+    for key in dict.fromkeys((*mine, *theirs)):
+        if key in mine and key in theirs:
+            one, two = self._get(key), other._get(key)
+            children[key] = paired_with_default(one, say, two, default) if isinstance(one, Core) else say(one, two)
+        elif default != "intersection":
+            one, two = (self._get(key), default) if key in mine else (default, other._get(key))
+            children[key] = _with_default(say, one, two)
+    return self._like(children, self._meta)
+
+
+def _with_default(say: Call, one: Any, two: Any) -> Any:
+    """Say a word where one side is the default, as a tensor or node like the other side."""
+    if isinstance(one, (Tensor, Core)):
+        return say(one, two)
+    return say(two._map(lambda v: torch.full_like(v, one)) if isinstance(two, Core) else torch.full_like(two, one), two)
+
+
+def binary(name: str, value: str, start: str = "[0.25, 0.5]", operand: str = "2.0") -> Binary:
+    """Return a word for a function of each element and an operand."""
+    say = ask_with(name)
+
+    def word(self: Core, other: Any, *, default: Any = None) -> Any:
+        if default is not None:
+            return paired_with_default(self, say, other, default)
+        return pair(self, say, other)
+
+    return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", start, operand, default=True)))
+
+
+def binary_(name: str, value: str, start: str = "[0.25, 0.5]", operand: str = "2.0") -> Binary:
+    """Return a word that stores a function of each element and an operand in place."""
+    say = ask_with(name)
+
+    def word(self: Core, other: Any) -> Any:
+        return pair_(self, say, other)
+
+    return cast(Binary, dress(word, name, _binary_doc(name, f"Store {value} in place; return self", start, operand)))
+
+
+def _binary_doc(name: str, sentence: str, start: str, operand: str, default: bool = False) -> str:
+    plain = name.rstrip("_")
+    extra = "default: used for a key that only one side has; \"intersection\" leaves such keys out.\n" if default else ""
+    return f"""{sentence}.
+
+    Args:
+        other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
+        {extra}
+    Raises:
+        KeyError: if the keys of the two tensordicts differ and there is no default.
+        RuntimeError: if shapes do not broadcast.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> x = torch.tensor({start})
+        >>> td = TensorDict({{"x": x.clone()}}, [2])
+        >>> torch.equal(td.{name}({operand})["x"], x.{plain}({_tensor_operand(plain, operand)}))
+        True
+    """
+
+
+def _tensor_operand(name: str, operand: str) -> str:
+    return f"torch.tensor({operand})" if name in ("maximum", "minimum", "logical_and", "logical_or", "logical_xor", "bitwise_and") else operand

@@ -1,0 +1,545 @@
+"""Words on the batch dims: dims moved, mixed, split; rows read and written by index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tensordict import dims, indexing, keys
+from tensordict.aliases import Batch
+from tensordict.core.core import Core, implements
+from tensordict.indexing import Plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Shape(Core):
+    """Requires: `_move`, `_resize`, `_split`, `_index`, `_write`. Gives: the words on batch dims."""
+
+    # ---- reading and writing by index
+
+    def __len__(self) -> int:
+        batch = self._meta.batch
+        return batch[0] if batch else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._meta.batch:
+            raise TypeError(
+                f"a {type(self).__name__} without batch dims cannot be iterated: iterate over its .keys(), .values() "
+                f"or .items()"
+            )
+        return iter(self.unbind(0))
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is str or (type(index) is tuple and keys.is_nested_key(index)):
+            return self._read(index)  # type: ignore[attr-defined]
+        batch = self._meta.batch
+        plan = indexing.plan(index, batch)
+        try:
+            return self._index(plan)
+        except IndexError as error:
+            raise indexing.explain(index, batch, error) from None
+
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """Return a batch of rows with one index operation: what a `DataLoader` calls.
+
+        Args:
+            rows: row numbers along the first batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(4)}, [4]).__getitems__([3, 0])["x"]
+            tensor([3, 0])
+        """
+        return self._index(indexing.rows(rows, self._meta.batch))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if type(index) is str or (type(index) is tuple and keys.is_nested_key(index)):
+            self.set(index, value)  # type: ignore[attr-defined]
+            return
+        plan = indexing.plan(index, self._meta.batch)
+        if isinstance(value, dict):
+            value = self._dense_kind(value, _written_batch(value, plan.batch))
+        if isinstance(value, Core) and value._meta.batch != plan.batch:
+            value = value.expand(*plan.batch)  # type: ignore[attr-defined]
+        self._write(plan, value)
+
+    def _plan(self, index: Any) -> Plan:
+        return indexing.plan(index, self._meta.batch)
+
+    # ---- dims moved, inserted, dropped
+
+    def unsqueeze(self, dim: int) -> Self:
+        """Return a view with a new batch dim of size one.
+
+        Args:
+            dim: where the new dim stands, in ``[-ndim - 1, ndim]``.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 2)}, [3]).unsqueeze(0).batch_size
+            torch.Size([1, 3])
+        """
+        d = dims.wrap(dim, len(self._meta.batch) + 1)
+        return self._move(dims.inserting(d), lambda v: v.unsqueeze(d))
+
+    def squeeze(self, dim: int | None = None) -> Self:
+        """Return a view without a batch dim of size one, or without all of them.
+
+        Args:
+            dim: the dim; when its size is not one, nothing is dropped. None (default) drops every dim of size one.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(1, 3, 1)}, [1, 3, 1]).squeeze().batch_size
+            torch.Size([3])
+        """
+        batch = self._meta.batch
+        candidates = range(len(batch)) if dim is None else (dims.wrap(dim, len(batch)),)
+        gone = tuple(d for d in candidates if batch[d] == 1)
+        return self._move(dims.dropping(*gone), lambda v: v.squeeze(gone)) if gone else self
+
+    def permute(self, *args: Any, dims: Any = None) -> Self:
+        """Return a view with the batch dims in another order.
+
+        Args:
+            *args: the dims in their new order, as numbers or as one sequence.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4, 2)}, [3, 4]).permute(1, 0).batch_size
+            torch.Size([4, 3])
+        """
+        return _permute(self, _sizes(args) if args else tuple(dims))
+
+    def transpose(self, dim0: int, dim1: int) -> Self:
+        """Return a view with two batch dims exchanged.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4)}, [3, 4]).transpose(0, 1).batch_size
+            torch.Size([4, 3])
+        """
+        n = len(self._meta.batch)
+        a, b = dims.wrap(dim0, n), dims.wrap(dim1, n)
+        return self._move(dims.ordering(dims.swapped(n, a, b)), lambda v: v.transpose(a, b))
+
+    swapaxes = swapdims = transpose
+
+    def movedim(self, source: Any, destination: Any) -> Self:
+        """Return a view with batch dims moved to other places.
+
+        Args:
+            source: a dim or a sequence of dims.
+            destination: where they go, likewise.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, 3, 4)}, [2, 3, 4]).movedim(0, -1).batch_size
+            torch.Size([3, 4, 2])
+        """
+        n = len(self._meta.batch)
+        start = dims.wrap_all((source,) if isinstance(source, int) else source, n)
+        end = dims.wrap_all((destination,) if isinstance(destination, int) else destination, n)
+        return _permute(self, dims.moved(n, start, end))
+
+    moveaxis = movedim
+
+    def _follow(self, positions: tuple[int | None, ...]) -> Any:
+        """Return a view whose dims are those at ``positions``; None stands for a new dim; others have size one."""
+        n = len(self._meta.batch)
+        kept = [p for p in positions if p is not None]
+        node = self
+        for gone in reversed([d for d in range(n) if d not in kept]):
+            node = node.squeeze(gone)
+        order = [sorted(kept).index(p) for p in kept]
+        if order != sorted(order):
+            node = _permute(node, order)
+        for at, p in enumerate(positions):
+            node = node.unsqueeze(at) if p is None else node
+        return node
+
+    # ---- dims mixed
+
+    def view(self, *shape: Any, size: Any = None, batch_size: Any = None) -> Self:
+        """Return a view with another batch size of as many elements.
+
+        Args:
+            *shape: sizes as numbers or as one sequence; one of them may be -1. A dtype views the leaves as that dtype.
+
+        Raises:
+            RuntimeError: if the sizes do not fit, or a leaf cannot be viewed so without a copy.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(4, 2)}, [4]).view(2, -1).batch_size
+            torch.Size([2, 2])
+        """
+        if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+            dtype = shape[0]
+            return self._map(lambda v: v.view(dtype))
+        wanted = _sizes(shape) if shape else tuple(size if size is not None else batch_size)
+        return _reshaped(self, "view", wanted)
+
+    def reshape(self, *shape: Any) -> Self:
+        """Return the same rows with another batch size of as many elements; a copy only where a view is impossible.
+
+        Args:
+            *shape: sizes as numbers or as one sequence; one of them may be -1.
+
+        Raises:
+            RuntimeError: if the sizes do not fit.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, 3)}, [2, 3]).reshape(-1).batch_size
+            torch.Size([6])
+        """
+        return _reshaped(self, "reshape", _sizes(shape))
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """Return the rows with a span of batch dims made one.
+
+        Args:
+            start_dim: the first dim of the span.
+            end_dim: the last dim of the span.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, 3, 4)}, [2, 3, 4]).flatten(0, 1).batch_size
+            torch.Size([6, 4])
+        """
+        batch = self._meta.batch
+        if not batch:
+            return self.unsqueeze(0)
+        a, b = dims.wrap(start_dim, len(batch)), dims.wrap(end_dim, len(batch))
+        if a > b:
+            raise RuntimeError(f"start_dim {start_dim} comes after end_dim {end_dim} (batch size {list(batch)})")
+        return self._resize(lambda v: v.flatten(a, b), dims.flattened(batch, a, b)) if a < b else self
+
+    def unflatten(self, dim: int, unflattened_size: Any) -> Self:
+        """Return the rows with one batch dim made several.
+
+        Args:
+            dim: the batch dim.
+            unflattened_size: the sizes that it becomes; one of them may be -1.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(6)}, [6]).unflatten(0, (2, 3)).batch_size
+            torch.Size([2, 3])
+        """
+        batch = self._meta.batch
+        d = dims.wrap(dim, len(batch))
+        inner = dims.infer(tuple(unflattened_size), batch[d])
+        return self._resize(lambda v: v.unflatten(d, inner), (*batch[:d], *inner, *batch[d + 1 :]))
+
+    def expand(self, *args: Any) -> Self:
+        """Return a view with dims of size one repeated without a copy, and new dims in front.
+
+        Args:
+            *args: the new batch size, as numbers or as one sequence; -1 keeps a size.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(1, 5)}, [1]).expand(4, 3).batch_size
+            torch.Size([4, 3])
+        """
+        batch, names = self._meta.batch, self._meta.names
+        n = len(batch)
+        out = dims.expand(batch, _sizes(args))
+        left = names and (None,) * (len(out) - n) + names
+        return self._resize(lambda v: v.expand(*out, *v.shape[n:]), out, left)
+
+    broadcast_to = expand
+
+    def expand_as(self, other: Any) -> Self:
+        """Return a view expanded to the batch size of another.
+
+        Args:
+            other: a tensordict or a tensor, whose shape is taken.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(1)}, [1]).expand_as(torch.zeros(4, 3)).batch_size
+            torch.Size([4, 3])
+        """
+        return self.expand(*other.shape)
+
+    # ---- one to many
+
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+        """Return one view for each row along a batch dim.
+
+        Args:
+            dim: the batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> [int(row["x"]) for row in TensorDict({"x": torch.arange(3)}, [3]).unbind(0)]
+            [0, 1, 2]
+        """
+        batch = self._meta.batch
+        d = dims.wrap(dim, len(batch))
+        return self._split(lambda v: v.unbind(d), (dims.drop(batch, d),) * batch[d], d)
+
+    def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Return views of consecutive rows.
+
+        Args:
+            split_size: the rows of each view (the last may be smaller), or a list with the size of each.
+            dim: the batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> [len(part) for part in TensorDict({"x": torch.arange(5)}, [5]).split(2)]
+            [2, 2, 1]
+        """
+        batch = self._meta.batch
+        d = dims.wrap(dim, len(batch))
+        sizes = dims.split_sizes(batch[d], split_size)
+        batches = [dims.replaced(batch, d, size) for size in sizes]
+        return self._split(lambda v: v.split(sizes, d), batches, d)
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """Return at most a number of views of consecutive rows, equal in size but for the last.
+
+        Args:
+            chunks: how many.
+            dim: the batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> [len(part) for part in TensorDict({"x": torch.arange(5)}, [5]).chunk(2)]
+            [3, 2]
+        """
+        if chunks < 1:
+            raise ValueError(f"chunks must be at least 1, got {chunks}")
+        size = self._meta.batch[dims.wrap(dim, len(self._meta.batch))]
+        return self.split(max(-(-size // chunks), 1), dim) if size else self.split([0] * chunks, dim)
+
+    def narrow(self, dim: int, start: int, length: int) -> Self:
+        """Return a view of consecutive rows along a batch dim.
+
+        Args:
+            dim: the batch dim.
+            start: the first row; negative ones count from the end.
+            length: how many rows.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(5)}, [5]).narrow(0, 1, 2)["x"]
+            tensor([1, 2])
+        """
+        batch = self._meta.batch
+        d = dims.wrap(dim, len(batch))
+        first = start + batch[d] if start < 0 else start
+        if first < 0 or length < 0 or first + length > batch[d]:
+            raise RuntimeError(f"rows {start} to {start + length} exceed dim {dim} of size {batch[d]}")
+        return self[(slice(None),) * d + (slice(first, first + length),)]  # type: ignore[no-any-return]
+
+    def index_select(self, dim: int, index: Tensor) -> Self:
+        """Return the rows that an index tensor names, along a batch dim.
+
+        Args:
+            dim: the batch dim.
+            index: a 1-d integer tensor of row numbers.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(4)}, [4]).index_select(0, torch.tensor([3, 1]))["x"]
+            tensor([3, 1])
+        """
+        batch = self._meta.batch
+        d = dims.wrap(dim, len(batch))
+        kept = tuple(None if at == d else at for at in range(len(batch)))
+        items = (slice(None),) * d + (index,)
+        out = dims.replaced(batch, d, index.shape[0])
+        return self._index(Plan(lambda v: v.index_select(d, index), items, out, kept, False, d))
+
+    def gather(self, dim: int, index: Tensor) -> Self:
+        """Return for each position of an index tensor the row that it names along a batch dim.
+
+        Args:
+            dim: the batch dim.
+            index: an integer tensor with as many dims as the batch.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.arange(4).view(2, 2)}, [2, 2])
+            >>> td.gather(1, torch.tensor([[0], [1]]))["x"]
+            tensor([[0],
+                    [3]])
+        """
+        n = len(self._meta.batch)
+        d = dims.wrap(dim, n)
+
+        def call(v: Any) -> Any:
+            if isinstance(v, Core):
+                return v.gather(d, index) if v.ndim == n else _gather_rows(v, d, index)  # type: ignore[attr-defined]
+            wide = index.reshape(*index.shape, *(1,) * (v.ndim - n)).expand(*index.shape, *v.shape[n:])
+            return v.gather(d, wide)
+
+        return self._resize(call, tuple(index.shape))
+
+    def flip(self, *dims_: Any, dims: Any = None) -> Self:
+        """Return the rows in reverse order along batch dims.
+
+        Args:
+            dims: a dim or several.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(3)}, [3]).flip(0)["x"]
+            tensor([2, 1, 0])
+        """
+        return _flip(self, _sizes(dims_) if dims_ else _sizes((dims,)))
+
+    def roll(self, shifts: Any, dims: Any = None) -> Self:
+        """Return the rows shifted along batch dims, those that fall off coming in at the other end.
+
+        Args:
+            shifts: by how many rows, a number or one for each dim.
+            dims: the dim or dims; None rolls the flattened batch.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(3)}, [3]).roll(1, 0)["x"]
+            tensor([2, 0, 1])
+        """
+        return _roll(self, shifts, dims)
+
+    def repeat_interleave(self, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Self:
+        """Return each row repeated, next to itself.
+
+        Args:
+            repeats: how often, a number or a tensor with one number a row.
+            dim: the batch dim; None flattens the batch first.
+            output_size: the size of the result along the dim, when it is known.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(2)}, [2]).repeat_interleave(2, dim=0)["x"]
+            tensor([0, 0, 1, 1])
+        """
+        if dim is None:
+            return self.flatten().repeat_interleave(repeats, 0, output_size=output_size)
+        size = self._meta.batch[dims.wrap(dim, self.ndim)]
+        times = repeats if isinstance(repeats, Tensor) else torch.tensor(repeats)
+        rows = torch.arange(size).repeat_interleave(times.to("cpu"), 0, output_size=output_size)
+        return self.index_select(dim, rows if self._meta.device is None else rows.to(self._meta.device))
+
+    def repeat(self, *repeats: Any) -> Self:
+        """Return the rows repeated along each batch dim.
+
+        Args:
+            *repeats: how often, one number for each batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(2)}, [2]).repeat(2)["x"]
+            tensor([0, 1, 0, 1])
+        """
+        times, batch, n = _sizes(repeats), self._meta.batch, self.ndim
+        if len(times) != n:
+            raise ValueError(f"expected one number for each of the {n} batch dims, got {list(times)}")
+        out = tuple(size * by for size, by in zip(batch, times, strict=True))
+        return self._resize(lambda v: v.repeat(*times, *(1,) * (v.ndim - n)), out)
+
+    def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
+        """Return views of consecutive rows, cut into sections or at given rows.
+
+        Args:
+            indices_or_sections: a number of sections that need not divide the size, or the rows at which to cut.
+            dim: the batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> [len(part) for part in TensorDict({"x": torch.arange(5)}, [5]).tensor_split(3)]
+            [2, 2, 1]
+        """
+        d = dims.wrap(dim, self.ndim)
+        parts = torch.empty(self._meta.batch[d], 0).tensor_split(indices_or_sections, 0)
+        return self.split([len(part) for part in parts], d)
+
+
+def _sizes(args: Sequence[Any]) -> tuple[int, ...]:
+    return dims.sizes(args)
+
+
+def _permute(self: Any, order: Sequence[int]) -> Any:
+    n = len(self._meta.batch)
+    wanted = dims.wrap_all(order, n)
+    if len(wanted) != n:
+        raise RuntimeError(f"permute expects {n} dims, one for each batch dim, got {list(order)}")
+    return self._move(dims.ordering(wanted), lambda v: v.permute(*wanted, *range(n, v.ndim)))
+
+
+def _reshaped(self: Any, name: str, shape: Sequence[int]) -> Any:
+    batch = self._meta.batch
+    n, out = len(batch), dims.infer(shape, dims.numel(batch))
+    if out == batch:
+        return self
+    return self._resize(lambda v: getattr(v, name)(*out, *v.shape[n:]), out)
+
+
+def _flip(self: Any, over: Sequence[int]) -> Any:
+    wrapped = dims.wrap_all(over, self.ndim)
+    return self._reduce(lambda v: v.flip(wrapped), self._meta.batch, self._meta.names)
+
+
+def _roll(self: Any, shifts: Any, over: Any) -> Any:
+    if over is None:
+        return self.flatten().roll(shifts, 0).reshape(self._meta.batch)
+    wrapped = dims.wrap_all((over,) if isinstance(over, int) else over, self.ndim)
+    return self._reduce(lambda v: v.roll(shifts, wrapped), self._meta.batch, self._meta.names)
+
+
+def _gather_rows(node: Any, dim: int, index: Tensor) -> Any:
+    """Gather a node that has more batch dims than the index."""
+    extra = node.shape[index.ndim :]
+    return node.gather(dim, index.reshape(*index.shape, *(1,) * len(extra)).expand(*index.shape, *extra))
+
+
+def _written_batch(value: dict[Any, Any], batch: Batch) -> Batch:
+    """Return the batch size of a dict that is written at an index: the whole one when its values have it, else none."""
+    shapes = [tuple(v.shape[: len(batch)]) for v in value.values() if isinstance(v, (Tensor, Core))]
+    return batch if all(shape == batch for shape in shapes) else ()
+
+
+def _said(name: str) -> Any:
+    return lambda node, *args, **kwargs: getattr(node, name)(*args, **kwargs)
+
+
+for _name in (
+    "unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten broadcast_to unbind "
+    "split chunk narrow index_select gather flip roll repeat_interleave tensor_split clone"
+).split():
+    implements(getattr(torch, _name))(_said(_name))

@@ -1,0 +1,322 @@
+"""Words that say where a node lives: copies, shared memory, memory-mapped files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensordict.aliases import DeviceLike, SizeLike
+from tensordict.core.core import Core
+from tensordict.ops.describe import as_batch
+from tensordict.storage.base import spec_of
+from tensordict.storage.folder import Folder
+from tensordict.storage.memmap import temporary
+from tensordict.storage.memory import memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class NodeHome(NamedTuple):
+    """Where the leaves of a node live: "memmap" or "shared", in which folder (None: nowhere by name), in which mode."""
+
+    kind: str
+    path: str | None = None
+    mode: str | None = None
+
+
+LOADERS: dict[str, Callable[[Any], Any]] = {}
+"""How each kind of node is read back from a folder; the kinds fill it when they are imported."""
+
+
+class Store(Core):
+    """Requires: `_place`, `_adopt`, `_fold`. Gives: shared memory and memory-mapped files."""
+
+    def share_memory_(self) -> Self:
+        """Move all leaves to shared memory, in one block, and lock the keys; return self.
+
+        Processes that receive the tensordict see each other's writes.
+
+        Raises:
+            OSError: if there is not enough shared memory.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(2)}, [2]).share_memory_()
+            >>> td.is_shared(), td.is_locked
+            (True, True)
+        """
+        return _settle(self, memory(), "shared")
+
+    def is_shared(self) -> bool:
+        """Tell whether the leaves lie in shared memory, put there by `share_memory_`.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).is_shared()
+            False
+        """
+        return self._home is not None and self._home.kind == "shared"
+
+    def is_memmap(self) -> bool:
+        """Tell whether the leaves lie in memory-mapped files.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).memmap_().is_memmap()
+            True
+        """
+        return self._home is not None and self._home.kind == "memmap"
+
+    @property
+    def saved_path(self) -> str:
+        """Return the folder that the leaves are mapped from.
+
+        Raises:
+            AttributeError: if there is none.
+
+        Examples:
+            >>> import tempfile
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     TensorDict({"x": 1}).memmap(folder).saved_path == folder
+            True
+        """
+        if self._home is None or self._home.path is None:
+            raise AttributeError(f"this {type(self).__name__} has no saved path: it was not memory-mapped to a folder")
+        return self._home.path  # type: ignore[no-any-return]
+
+    def memmap_(
+        self,
+        prefix: str | os.PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int = 0,
+        existsok: bool = True,
+        robust_key: bool = True,
+    ) -> Self:
+        """Move all leaves to memory-mapped files and lock the keys; return self.
+
+        Args:
+            prefix: the folder; None for a temporary file that goes when this process drops it.
+            copy_existing: kept for programs that pass it; leaves that are mapped elsewhere are always copied.
+            num_threads: kept for programs that pass it.
+            existsok: allow a folder that holds a saved tensordict, which is replaced.
+            robust_key: kept for programs that pass it; any key is safe.
+
+        Raises:
+            OSError: if there is not enough space; the message names the file.
+            FileExistsError: if ``existsok`` is False and the folder holds a saved tensordict.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.arange(3)}, [3]).memmap_()
+            >>> td["x"]
+            MemoryMappedTensor([0, 1, 2])
+        """
+        return _settle(self, _room(prefix, existsok), "memmap")
+
+    def memmap(
+        self,
+        prefix: str | os.PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int = 0,
+        existsok: bool = True,
+        robust_key: bool = True,
+    ) -> Self:
+        """Return a copy whose leaves lie in memory-mapped files; arguments and errors as for `memmap_`.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = TensorDict({"x": torch.arange(3)}, [3]).memmap(folder)
+            ...     TensorDict.load_memmap(folder)["x"].tolist()
+            [0, 1, 2]
+        """
+        return _placed(self, _room(prefix, existsok), "memmap", fill=True).lock_()  # type: ignore[no-any-return]
+
+    def memmap_like(
+        self,
+        prefix: str | os.PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        existsok: bool = True,
+        num_threads: int = 0,
+        robust_key: bool = True,
+    ) -> Self:
+        """Return memory-mapped zeros with the keys, shapes and dtypes of this tensordict; arguments as for `memmap_`.
+
+        Nothing is built in memory, so an expanded sample preallocates a dataset of any size. Non-tensors are copied.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> sample = TensorDict({"image": torch.ones(3, 8, 8, dtype=torch.uint8)})
+            >>> int(sample.expand(1000).memmap_like()["image"].sum())
+            0
+        """
+        return _placed(self, _room(prefix, existsok), "memmap", fill=False).lock_()  # type: ignore[no-any-return]
+
+    @classmethod
+    def load_memmap(
+        cls,
+        prefix: str | os.PathLike[str],
+        device: DeviceLike = None,
+        non_blocking: bool = False,
+        *,
+        mode: str | None = None,
+        num_threads: int = 0,
+        robust_key: bool = True,
+        allow_pickle: bool | None = None,
+    ) -> Any:
+        """Open a folder that `memmap` wrote, without reading its leaves.
+
+        Args:
+            prefix: the folder.
+            device: copy the leaves there; None leaves them mapped.
+            non_blocking: passed to the copy to ``device``.
+            mode: "r" refuses writes; "r+" writes through to the files; None is "r+" where the files may be written.
+            num_threads: kept for programs that pass it.
+            robust_key: kept for programs that pass it.
+            allow_pickle: load objects that were pickled, which can run code; refused by default.
+
+        Raises:
+            FileNotFoundError: if the folder or one of its files is missing.
+            ValueError: if a file is not as long as its leaf, or ``mode`` is none of these.
+            RuntimeError: if it holds pickled objects and ``allow_pickle`` is not set, or was written by a newer format.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = TensorDict({"x": torch.arange(3)}, [3]).memmap(folder)
+            ...     TensorDict.load_memmap(folder, mode="r").batch_size
+            torch.Size([3])
+        """
+        if mode not in (None, "r", "r+"):
+            raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
+        path = os.fspath(prefix)
+        chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
+        node = open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle)))
+        node = cls._received(node)
+        return node if device is None else node.to(device, non_blocking=non_blocking)
+
+    @classmethod
+    def _received(cls, node: Any) -> Any:
+        """Return a loaded node as this class wants it; a tensorclass wraps it."""
+        return node
+
+    @classmethod
+    def from_schema(
+        cls,
+        schema: Mapping[Any, Any],
+        *,
+        batch_size: SizeLike | None = None,
+        storage: str | None = None,
+        device: DeviceLike = None,
+        prefix: str | os.PathLike[str] | None = None,
+    ) -> Any:
+        """Return zeros of given shapes and dtypes, preallocated in memory, shared memory or files.
+
+        Args:
+            schema: for each key (strings, tuples, or nested mappings) the pair of the shape of one row and a dtype.
+            batch_size: the batch size, which comes before each shape.
+            storage: None for memory, "shared" for shared memory, "memmap" for memory-mapped files.
+            device: where the zeros are, without ``storage``.
+            prefix: with ``storage="memmap"``, the folder; None for a temporary file.
+
+        Raises:
+            ValueError: for another storage, or an entry that is not a pair of shape and dtype.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict.from_schema({"image": ([3, 8, 8], torch.uint8)}, batch_size=[100])
+            >>> td["image"].shape
+            torch.Size([100, 3, 8, 8])
+        """
+        if storage not in _ROOMS:
+            raise ValueError(f"storage must be one of {list(_ROOMS)}, got {storage!r}")
+        if prefix is not None and storage != "memmap":
+            raise ValueError(f"prefix is for storage='memmap', got {prefix!r} with storage={storage!r}")
+        outline = cls._received(cls._dense_kind(_outline(schema, as_batch(batch_size)), batch_size))
+        if storage is None:
+            zeros = outline._map(lambda v: torch.zeros_like(v, device=device or "cpu"))
+            return zeros if device is None else zeros.to(device)
+        if device is not None and torch.device(device).type != "cpu":
+            raise ValueError(f"storage={storage!r} lies on the CPU, got device={device!r}")
+        room = memory() if storage == "shared" else _room(prefix, True)
+        return _placed(outline, room, storage, fill=False).lock_()
+
+
+_ROOMS = (None, "shared", "memmap")
+
+
+def _outline(schema: Mapping[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any]:
+    """Return a schema as tensors without memory."""
+    found: dict[Any, Any] = {}
+    for key, entry in schema.items():
+        if isinstance(entry, Mapping):
+            found[key] = _outline(entry, batch)
+            continue
+        try:
+            shape, dtype = entry
+            found[key] = torch.empty((*batch, *shape), dtype=dtype, device="meta")
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"schema entry {key!r} must be a pair of the shape of one row and a torch.dtype, got {entry!r}"
+            ) from error
+    return found
+
+
+def _room(prefix: str | os.PathLike[str] | None, existsok: bool) -> Any:
+    """Return the place that a memory-mapped tree goes to."""
+    if prefix is None:
+        return temporary()
+    path = os.path.abspath(os.fspath(prefix))
+    if not existsok and os.path.exists(os.path.join(path, "meta.json")):
+        raise FileExistsError(f"{path!r} holds a saved tensordict already; pass existsok=True to replace it")
+    return Folder(path, "w")
+
+
+def _specs(node: Any) -> list[Any]:
+    """Return shape and dtype of every leaf, in the order in which they are placed."""
+    if isinstance(node, Tensor):
+        if node.is_nested or node.layout is not torch.strided:
+            raise TypeError(f"cannot place a leaf of layout {node.layout} in one block of memory; make it dense first")
+        return [spec_of(node)]
+    return node._fold(_specs, lambda parts: [spec for part in parts for spec in part])  # type: ignore[no-any-return]
+
+
+def _placed(node: Any, room: Any, kind: str, fill: bool) -> Any:
+    room.reserve(_specs(node))
+    return node._place(room, kind, fill)
+
+
+def _settle(node: Any, room: Any, kind: str) -> Any:
+    """Move a node to a room in place; when that fails, nothing has changed."""
+    if kind == "memmap" and node.is_memmap() and getattr(room, "path", None) in (None, node._home.path):
+        return node.lock_()
+    node._adopt(_placed(node, room, kind, fill=True))
+    return node.lock_()
+
+
+def node_home(room: Any, kind: str) -> NodeHome:
+    """Return the home of a node that was placed in a room."""
+    return NodeHome(kind, getattr(room, "path", None), getattr(room, "mode", None))
+
+
+def open_room(room: Any) -> Any:
+    """Return the node that lies in a room."""
+    kind = room.meta.kind
+    if kind not in LOADERS:
+        raise ValueError(f"{room.path!r} holds a node of the unknown kind {kind!r}")
+    return LOADERS[kind](room)

@@ -1,0 +1,120 @@
+"""Join several nodes to one: stacked densely or lazily, or concatenated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tensordict import dims, errors
+from tensordict.core.core import Core, implements
+
+
+def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Stack tensordicts along a new batch dim, value by value.
+
+    Args:
+        input: tensordicts of one batch size with the same keys and shapes.
+        dim: where the new dim stands.
+        out: a tensordict that the result is written to.
+
+    Returns:
+        A container of the class of the first; lazy stacks stay lazy.
+
+    Raises:
+        RuntimeError: if there are none, or batch sizes or shapes differ; the message names the key.
+        KeyError: if the keys differ.
+        TypeError: if unrelated tensorclasses are mixed.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> torch.stack([TensorDict({"x": 1}), TensorDict({"x": 2})])["x"]
+        tensor([1, 2])
+    """
+    items = _nodes(input, "stack")
+    first = items[0]
+    return _into(out, type(first)._stack(items, dims.wrap(dim, len(first._meta.batch) + 1)))
+
+
+def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Concatenate tensordicts along a batch dim, value by value.
+
+    Args:
+        input: tensordicts with the same keys, and batch sizes that differ at most along ``dim``.
+        dim: the batch dim.
+        out: a tensordict that the result is written to.
+
+    Raises:
+        RuntimeError: if there are none, or batch sizes or shapes do not fit; the message names the key.
+        KeyError: if the keys differ.
+        TypeError: if unrelated tensorclasses are mixed.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"x": torch.arange(2)}, [2])
+        >>> torch.cat([td, td])["x"]
+        tensor([0, 1, 0, 1])
+    """
+    items = _nodes(input, "cat")
+    first = items[0]
+    return _into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))
+
+
+def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Stack tensordicts along a new batch dim without copying: each stays as it is.
+
+    Args:
+        input: tensordicts with as many batch dims; keys and shapes may differ.
+        dim: where the new dim stands.
+        out: a tensordict that the result is written to.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, lazy_stack
+        >>> lazy_stack([TensorDict({"x": torch.zeros(n)}) for n in (2, 3)])[1]["x"].shape
+        torch.Size([3])
+    """
+    items = _nodes(input, "lazy_stack")
+    d = dims.wrap(dim, len(items[0]._meta.batch) + 1)
+    return _into(out, items[0]._lazily(items, d))
+
+
+def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Stack tensordicts densely if their keys and shapes match, and lazily otherwise.
+
+    Args:
+        input: tensordicts with as many batch dims.
+        dim: where the new dim stands.
+        out: a tensordict that the result is written to.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, maybe_dense_stack
+        >>> type(maybe_dense_stack([TensorDict({"x": torch.zeros(n)}) for n in (2, 3)])).__name__
+        'LazyStackedTensorDict'
+    """
+    try:
+        return stack(input, dim, out=out)
+    except (errors.ShapeMismatch, errors.KeysMismatch):
+        return lazy_stack(input, dim, out=out)
+
+
+def _nodes(items: Sequence[Any], word: str) -> list[Any]:
+    found = list(items)
+    if not found:
+        raise RuntimeError(f"{word} expects at least one tensordict, got none")
+    for at, item in enumerate(found):
+        if not isinstance(item, Core):
+            raise TypeError(f"{word} expects tensordicts only, got {item!r} of type {type(item).__name__} at number {at}")
+    return found
+
+
+def _into(out: Any, result: Any) -> Any:
+    return result if out is None else out.update_(result)
+
+
+implements(torch.stack)(stack)
+implements(torch.cat, torch.concat, torch.concatenate)(cat)

@@ -1,0 +1,44 @@
+"""Register the containers with `torch.utils._pytree`, so that generic tree functions keep them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils._pytree import MappingKey, register_pytree_node
+
+from tensordict.kinds.dense import TensorDict
+from tensordict.kinds.lazy import LazyStackedTensorDict
+
+
+def _flatten(node: Any) -> tuple[list[Any], Any]:
+    return list(node._dict.values()), (list(node._dict), node._meta)
+
+
+def _flatten_with_keys(node: Any) -> tuple[list[Any], Any]:
+    return [(MappingKey(key), child) for key, child in node._dict.items()], (list(node._dict), node._meta)
+
+
+def _unflatten(values: Any, context: Any) -> Any:
+    keys, meta = context
+    node = object.__new__(TensorDict)
+    node._dict, node._meta = dict(zip(keys, values, strict=True)), meta
+    return node
+
+
+def _flatten_stack(node: Any) -> tuple[list[Any], Any]:
+    return list(node._tensordicts), (node.stack_dim, node._name)
+
+
+def _unflatten_stack(values: Any, context: Any) -> Any:
+    node = object.__new__(LazyStackedTensorDict)
+    node._tensordicts = list(values)
+    node.stack_dim, node._name = context
+    return node
+
+
+register_pytree_node(
+    TensorDict, _flatten, _unflatten, serialized_type_name="tensordict.TensorDict", flatten_with_keys_fn=_flatten_with_keys
+)
+register_pytree_node(
+    LazyStackedTensorDict, _flatten_stack, _unflatten_stack, serialized_type_name="tensordict.LazyStackedTensorDict"
+)
