@@ -75,7 +75,7 @@ def install(extra):
 def main():
     if len(sys.argv) < 2 or sys.argv[1] not in JOBS:
         sys.exit(__doc__)
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - this file is what an older one starts
         sys.exit(f"Python 3.10 or newer is needed, and this is {sys.version.split()[0]}: set PYTHON to a newer one.")
     extra, enough, command, in_project = JOBS[sys.argv[1]]
     try:
