@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import pathlib
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SubsetRandomSampler
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from tensordict import TensorDict
 
@@ -112,7 +113,7 @@ def fill(path: str, workers: int) -> None:
     schema = {"image": ([1, 8, 8], torch.uint8), "label": ([], torch.int64)}
     TensorDict.from_schema(schema, batch_size=[rows], storage="memmap", prefix=path)
     cuts = [rows * i // workers for i in range(workers + 1)]
-    writers = [mp.Process(target=fill_rows, args=(path, a, b)) for a, b in zip(cuts, cuts[1:], strict=False)]
+    writers = [mp.Process(target=fill_rows, args=(path, a, b)) for a, b in itertools.pairwise(cuts)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -134,7 +135,7 @@ def train(data: TensorDict, learn: Sequence[int], workers: int) -> Digits:
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     sampler = SubsetRandomSampler(learn)
     loader: DataLoader[Any] = DataLoader(
-        data,  # type: ignore[arg-type]  # a tensordict has len() and rows, which is all that a loader wants
+        cast("Dataset[Any]", data),  # it has len() and rows, which is all that a loader wants
         batch_size=BATCH,
         sampler=sampler,
         num_workers=workers,
