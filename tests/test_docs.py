@@ -93,6 +93,13 @@ def test_the_page_runs(page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: 
     run_page(str(page), page.read_text(encoding="utf-8"), tmp_path)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_links_of_the_page_lead_somewhere(page: pathlib.Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert not missing, f"{page} links to {missing}"
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_the_docstrings_run(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
