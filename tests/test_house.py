@@ -17,6 +17,8 @@ from functools import cached_property
 
 import pytest
 
+import tensordict
+
 SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src" / "tensordict"
 
 # From the ground up. A module stands on the floor that names its first part below `tensordict`.
@@ -471,6 +473,11 @@ def test_import_pulls_in_nothing_heavy() -> None:
     assert "tensordict" in new
     heavy = [name for name in new if name.startswith(FORBIDDEN_AT_IMPORT)]
     assert not heavy, f"`import tensordict` also imports {heavy[:10]}"
+
+
+def test_the_version_is_the_one_of_the_newest_changes() -> None:
+    changes = (SOURCE.parent.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert changes.partition("\n## ")[2].splitlines()[0] == tensordict.__version__
 
 
 # ---- every rule is seen to catch what it is for, and to leave alone what is close to it
