@@ -1,0 +1,40 @@
+"""The benchmark runs and prints every row; how long anything takes is not looked at."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+def test_every_row_runs_and_lands_in_the_page(tmp_path: pathlib.Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n\n<!-- benchmark -->\nold\n<!-- /benchmark -->\n\nAfter.\n")
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "--quick", "--write", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    names = re.findall(r'^    Case\(\s*["\'](.+?)["\'],', (BENCHMARKS / "cases.py").read_text(), re.M)
+    assert len(names) > 10
+    rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in rows[2:]] == [
+        *names,
+        "`import tensordict` after `import torch`",
+    ]
+    text = page.read_text()
+    assert text.startswith("Before.\n")
+    assert text.endswith("\n\nAfter.\n")
+    assert "\n".join(rows) in text
+    assert "old" not in text
+
+
+def test_a_page_without_a_block_is_refused_before_anything_runs(tmp_path: pathlib.Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Nothing here.\n")
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "--quick", "--write", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2
+    assert "has no block" in done.stderr
+    assert page.read_text() == "Nothing here.\n"
