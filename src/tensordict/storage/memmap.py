@@ -24,7 +24,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from tensordict.storage.base import byte_count, require_space, spec_of, view
 from tensordict.storage.layout import TEMPORARY
-from tensordict.storage.memory import Blocked, fill, is_shared
+from tensordict.storage.memory import Block, Blocked, is_shared, missing
 
 MODES = ("r", "r+")
 
@@ -217,10 +217,9 @@ def _remove(path: str, owner: int) -> None:
             os.unlink(path)
 
 
-def _note(leaf: Tensor) -> Tensor:
-    start = leaf.storage_offset() * leaf.itemsize
+def _note(leaf: Tensor) -> None:
+    start = int(leaf.storage_offset()) * leaf.itemsize
     leaf.untyped_storage()._home.leaves[start] = tuple(leaf.shape)  # type: ignore[attr-defined]
-    return leaf
 
 
 def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -233,19 +232,12 @@ def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
     Raises:
         OSError: the temporary folder has too little space.
     """
-    leaves = list(tensors)
-    rest = [index for index, tensor in enumerate(leaves) if home_of(tensor) is None]
-    if rest:
-        for index, leaf in zip(rest, fill([leaves[index] for index in rest], allocate_anonymous)):
-            leaves[index] = _note(leaf)
-    return leaves
+    return missing(tensors, home_of, Block(allocate_anonymous, _note))
 
 
-class Anonymous(Blocked):
-    """A tree in one temporary file."""
-
-    def __init__(self) -> None:
-        super().__init__(allocate_anonymous)
+def temporary() -> Blocked:
+    """Return an empty tree in one temporary file."""
+    return Blocked(Block(allocate_anonymous, _note))
 
 
 # --- from one process to another

@@ -25,34 +25,71 @@ Allocate = Callable[[int], torch.UntypedStorage]
 def allocate_shared(nbytes: int) -> torch.UntypedStorage:
     """Return zeroed shared memory; raise OSError naming the bytes needed when there is not enough."""
     what = "a block of shared memory"
+    # An empty range can be neither reserved nor mapped.
+    nbytes = max(nbytes, 1)
     if os.path.isdir(SHM):
         require_space(SHM, nbytes, what)
     storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
-    if nbytes and get_sharing_strategy() == "file_descriptor":  # type: ignore[no-untyped-call]
+    if get_sharing_strategy() == "file_descriptor":  # type: ignore[no-untyped-call]
         _commit(storage, nbytes, what)
     return storage
 
 
 def _commit(storage: torch.UntypedStorage, nbytes: int, what: str) -> None:
     # Pages that do not fit would kill the process at the first write, long after the allocation.
-    descriptor, _ = storage._share_fd_cpu_()
+    descriptor, _ = storage._share_fd_cpu_()  # still torch's own: not ours to close
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
     except OSError as error:
         raise OSError(error.errno, f"no space for {what}: {nbytes} bytes needed: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
 
 
-def fill(tensors: Sequence[Tensor], allocate: Allocate) -> list[Tensor]:
-    """Copy tensors into one newly allocated block and return the leaves in it, in the same order."""
-    specs = [spec_of(tensor) for tensor in tensors]
-    starts, total = offsets(specs)
-    storage = allocate(total)
-    leaves = [view(storage, start, *spec) for start, spec in zip(starts, specs)]
-    with torch.no_grad():
-        for leaf, tensor in zip(leaves, tensors):
-            leaf.copy_(tensor)
+class Block:
+    """One allocation for many leaves: announced ones lie side by side, others get one of their own.
+
+    `note` is told of every leaf that is handed out.
+    """
+
+    def __init__(self, allocate: Allocate, note: Callable[[Tensor], object] | None = None) -> None:
+        self._allocate = allocate
+        self._note = note
+        self._slots: deque[tuple[Spec, int]] = deque()
+        self._storage: torch.UntypedStorage | None = None
+
+    def reserve(self, specs: Iterable[Spec]) -> None:
+        specs = [(tuple(shape), dtype) for shape, dtype in specs]
+        starts, total = offsets(specs)
+        self._storage = self._allocate(total)
+        self._slots = deque(zip(specs, starts))
+
+    def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        spec = (tuple(shape), dtype)
+        if self._storage is not None and self._slots and self._slots[0][0] == spec:
+            leaf = view(self._storage, self._slots.popleft()[1], *spec)
+        else:
+            leaf = view(self._allocate(byte_count(*spec)), 0, *spec)
+        if self._note is not None:
+            self._note(leaf)
+        return leaf
+
+    def fill(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copy tensors into one allocation and return the leaves in it, in the same order."""
+        specs = [spec_of(tensor) for tensor in tensors]
+        self.reserve(specs)
+        leaves = [self.take(*spec) for spec in specs]
+        with torch.no_grad():
+            for leaf, tensor in zip(leaves, tensors):
+                leaf.copy_(tensor)
+        return leaves
+
+
+def missing(tensors: Sequence[Tensor], there: Callable[[Tensor], object], block: Block) -> list[Tensor]:
+    """Return the tensors, with copies in a block for those that are not yet where they should be."""
+    leaves = list(tensors)
+    rest = [index for index, tensor in enumerate(leaves) if not there(tensor)]
+    if rest:
+        for index, leaf in zip(rest, block.fill([leaves[index] for index in rest])):
+            leaves[index] = leaf
     return leaves
 
 
@@ -66,38 +103,12 @@ def share(tensors: Sequence[Tensor]) -> list[Tensor]:
     Raises:
         OSError: shared memory has too little space.
     """
-    leaves = list(tensors)
-    rest = [index for index, tensor in enumerate(leaves) if not is_shared(tensor)]
-    if rest:
-        for index, leaf in zip(rest, fill([leaves[index] for index in rest], allocate_shared)):
-            leaves[index] = leaf
-    return leaves
+    return missing(tensors, is_shared, Block(allocate_shared))
 
 
 def is_shared(tensor: Tensor) -> bool:
     """Tell whether other processes that receive this tensor see the same memory."""
     return bool(tensor.is_shared())  # type: ignore[no-untyped-call]
-
-
-class Block:
-    """One allocation for many leaves: announced ones lie side by side, others get one of their own."""
-
-    def __init__(self, allocate: Allocate) -> None:
-        self._allocate = allocate
-        self._slots: deque[tuple[Spec, int]] = deque()
-        self._storage: torch.UntypedStorage | None = None
-
-    def reserve(self, specs: Iterable[Spec]) -> None:
-        specs = [(tuple(shape), dtype) for shape, dtype in specs]
-        starts, total = offsets(specs)
-        self._storage = self._allocate(total)
-        self._slots = deque(zip(specs, starts))
-
-    def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        spec = (tuple(shape), dtype)
-        if self._storage is not None and self._slots and self._slots[0][0] == spec:
-            return view(self._storage, self._slots.popleft()[1], *spec)
-        return view(self._allocate(byte_count(*spec)), 0, *spec)
 
 
 class Blocked:
@@ -107,8 +118,8 @@ class Blocked:
     writable = True
     row_reads = True
 
-    def __init__(self, allocate: Allocate | None = None, *, _block: Block | None = None) -> None:
-        self._block = _block or Block(allocate or allocate_shared)
+    def __init__(self, block: Block) -> None:
+        self._block = block
         self._leaves: dict[str, Tensor] = {}
         self._children: dict[str, Blocked] = {}
         self._keys: dict[str, Child] = {}
@@ -155,11 +166,11 @@ class Blocked:
     def child(self, key: str) -> Blocked:
         if key not in self._children:
             self._leaves.pop(key, None)
-            self._children[key] = Blocked(_block=self._block)
+            self._children[key] = Blocked(self._block)
             self._keys[key] = "node"
         return self._children[key]
 
 
 def memory() -> Blocked:
     """Return an empty tree in shared memory."""
-    return Blocked(allocate_shared)
+    return Blocked(Block(allocate_shared))
