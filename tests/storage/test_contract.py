@@ -140,7 +140,9 @@ class TestEveryBackend:
     def test_views_are_stored_by_value(self, fresh: Callable[[], Backend], tensor: Tensor) -> None:
         leaf = fresh().write("x", tensor)
         assert same(leaf, tensor.detach())
-        assert leaf.is_contiguous() and not leaf.requires_grad and not leaf.is_conj()
+        assert leaf.is_contiguous()
+        assert not leaf.requires_grad
+        assert not leaf.is_conj()
 
     def test_other_processes_see_leaves(self, fresh: Callable[[], Backend]) -> None:
         assert is_shared(fresh().write("x", torch.arange(3)))
@@ -198,6 +200,7 @@ class TestEveryBackend:
         leaf = fresh().write("x", torch.zeros(4, 2))
         home = home_of(leaf)
         if home is not None:
-            assert Path(home.path).is_file() and home.mode == "r+"
+            assert Path(home.path).is_file()
+            assert home.mode == "r+"
             assert home_of(leaf[1:].t()) is home
             assert home.leaf_at(leaf[3].storage_offset() * leaf.itemsize) == (0, (4, 2))

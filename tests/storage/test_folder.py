@@ -83,7 +83,7 @@ class TestReadingThePublishedLayout:
         save(tmp_path, {"_type": "<class 'my.module.Sample'>"})
         save(tmp_path / "_tensordict", {"shape": [4], "device": "cpu"} | HEAD)
         node = Folder(tmp_path)
-        assert node.meta == Record("tensorclass", cls="my.module:Sample")
+        assert node.meta == Record("tensorclass", cls="my.module.Sample")
         assert node.child("_tensordict").meta.batch == (4,)
 
     @pytest.mark.parametrize("data", ["hello", None, 1.5, {"k": [1, 2]}, [], True])
@@ -297,7 +297,7 @@ records = (
     | st.builds(lambda dim, name: Record("lazy", stack_dim=dim, stack_name=name), st.integers(0, 3), optional_names)
     | st.builds(lambda data: Record("non-tensor", data=data), json_values)
     | st.builds(lambda data: Record("non-tensor-stack", data=data, stack_dim=0), st.lists(json_values))
-    | st.builds(lambda name: Record("tensorclass", cls=f"my.module:{name}"), st.sampled_from(["A", "Outer.Inner"]))
+    | st.builds(lambda name: Record("tensorclass", cls=f"my.module.{name}"), st.sampled_from(["A", "Outer.Inner"]))
 )
 
 
@@ -314,7 +314,9 @@ class TestRecords:
         taken: set[str] = set()
         for place, key in enumerate(keys):
             name = layout.free_name(key, "leaf" if place % 2 else "node", taken)
-            assert "/" not in name and "\\" not in name and name not in ("", ".", "..", "meta.json")
+            assert "/" not in name
+            assert "\\" not in name
+            assert name not in ("", ".", "..", "meta.json")
             assert layout.folded(name) not in taken
             assert not name.startswith(layout.TEMPORARY)
             taken.add(layout.folded(name))

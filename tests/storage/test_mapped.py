@@ -247,7 +247,8 @@ class TestCopying:
 
     def test_a_deep_copy_is_in_memory(self, mapped: MemoryMappedTensor) -> None:
         one, other = copy.deepcopy([mapped, mapped])
-        assert one is other and home_of(one) is None
+        assert one is other
+        assert home_of(one) is None
         one.zero_()
         assert mapped.sum() == 66
 

@@ -85,7 +85,8 @@ def test_plain_views_of_a_file_are_sent_by_name(method: str, tmp_path: Path) -> 
     process.join()
     mine[:] = 7
     assert (whole.tolist(), part.tolist(), presented.item()) == ([7, 7, 7, 7], [7, 7], 7)
-    assert type(whole) is Tensor and type(presented) is MemoryMappedTensor
+    assert type(whole) is Tensor
+    assert type(presented) is MemoryMappedTensor
 
 
 def open_files() -> int:

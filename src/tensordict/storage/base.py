@@ -32,7 +32,7 @@ class Record:
         batch: the batch size; None where the layout leaves it to the parent or to the children.
         device: the device the node was said to be on, such as ``"cpu"``, or None.
         names: one name or None a batch dim, or None when no dim has a name.
-        cls: ``"module:QualName"`` of the class of a tensorclass. Only a name: nothing here imports it.
+        cls: ``"module.QualName"`` of the class of a tensorclass. Only a name: nothing here imports it.
         data: the value of a non-tensor, or the nested lists of values of a stack of them.
         stack_dim: the dim along which the members of a lazy or non-tensor stack lie.
         stack_name: the name of that dim.

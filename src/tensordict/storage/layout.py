@@ -30,7 +30,7 @@ TEMPORARY = "%%"
 _EXTRA = "_tensordict_keys"
 _MEMBERS = "_tensordict_members"
 _UNSAFE = re.compile(r'[\x00-\x20\x7f"%*/:<>?\\|]')
-_CLASS = re.compile(r"<class '(.+)\.([^.]+)'>")
+_CLASS = re.compile(r"<class '(.+)'>")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 _FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS}
 _TYPES = {
@@ -115,9 +115,10 @@ def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
             f"{path}: written in format version {version}, but this version reads up to {FORMAT}; upgrade tensordict"
         )
     cls = _class_name(raw, path)
-    kind = _KINDS.get(cls.partition(":")[2], "dense" if "shape" in raw else "tensorclass")
+    kind = _KINDS.get(cls.rpartition(".")[2]) if cls.startswith("tensordict.") else None
+    kind = kind or ("dense" if "shape" in raw else "tensorclass")
     if kind == "dense":
-        return _dense(raw, path, cls)
+        return _dense(raw, path)
     if kind == "lazy":
         return _lazy(raw, path)
     if kind == "tensorclass":
@@ -132,11 +133,11 @@ def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:
 def _class_name(raw: dict[str, Any], path: str) -> str:
     name, old = raw.get("_class"), raw.get("_type")
     if isinstance(name, str) and ":" in name:
-        return name
+        return name.replace(":", ".")
     match = _CLASS.fullmatch(old) if isinstance(old, str) else None
     if match is None:
         raise _wrong(path, "_type", "the name of a class, such as \"<class 'package.Name'>\"", old)
-    return f"{match[1]}:{match[2]}"
+    return match[1]
 
 
 def _sizes(value: Any, path: str, entry: str) -> tuple[int, ...]:
@@ -145,7 +146,7 @@ def _sizes(value: Any, path: str, entry: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _dense(raw: dict[str, Any], path: str, cls: str) -> tuple[Record, dict[str, Entry]]:
+def _dense(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
     batch, device, names = _sizes(raw.get("shape"), path, "shape"), raw.get("device"), raw.get("_names")
     if device is not None and not isinstance(device, str):
         raise _wrong(path, "device", "a string", device)
@@ -164,14 +165,7 @@ def _dense(raw: dict[str, Any], path: str, cls: str) -> tuple[Record, dict[str, 
     ]
     for place, key, value in _extra(raw.get(_EXTRA, []), path):
         entries.insert(place, (key, _entry(key, value, path)))
-    record = Record(
-        "dense",
-        batch,
-        device,
-        tuple(names) if names else None,
-        None if cls == _TYPES["dense"] or cls.startswith("tensordict._td:") else cls,
-    )
-    return record, dict(entries)
+    return Record("dense", batch, device, tuple(names) if names else None), dict(entries)
 
 
 def _extra(value: Any, path: str) -> list[tuple[int, str, Any]]:
@@ -270,8 +264,8 @@ def dump(record: Record, entries: dict[str, Entry]) -> str:
         raw = _head(kind) | {"stack_dim": record.stack_dim, "stack_dim_name": record.stack_name}
         raw[_MEMBERS] = len(entries)
     elif kind == "tensorclass":
-        module, _, name = (record.cls or "").partition(":")
-        raw = {"_type": f"<class '{module}.{name}'>", "_class": record.cls}
+        # The published package takes any second entry for a field of the class.
+        raw = {"_type": f"<class '{record.cls}'>"}
     elif kind == "non-tensor":
         raw = {"_type": _PUBLISHED[kind], "_metadata": None, "_is_non_tensor": True}
         if is_json(record.data):
@@ -303,8 +297,6 @@ def _dump_dense(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
         else:
             extra.append((place, key, value | {"file": entry.file}))
     raw |= {"shape": list(record.batch or ()), "device": "cpu"} | _head("dense")
-    if record.cls is not None:
-        raw["_class"] = record.cls
     if record.names is not None:
         raw["_names"] = list(record.names)
     if extra:
@@ -314,4 +306,4 @@ def _dump_dense(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
 
 def type_name(record: Record) -> str:
     """Return the class name that a parent notes for a child."""
-    return (record.cls or _TYPES.get(record.kind, ":")).partition(":")[2]
+    return (record.cls or _TYPES[record.kind]).replace(":", ".").rpartition(".")[2]
