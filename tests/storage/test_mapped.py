@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tensordict.storage.folder import Folder
 from tensordict.storage.mapped import MemoryMappedTensor, present
 from tensordict.storage.memmap import anonymous, handle, home_of, restore
 from tensordict.storage.memory import is_shared, share
@@ -299,3 +300,26 @@ def test_a_full_temporary_folder_is_an_error(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(OSError, match=f"{1 << 50} bytes needed"):
         anonymous([huge])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(2).to_sparse(),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    ],
+    ids=["sparse", "jagged"],
+)
+def test_other_layouts_are_refused_whole(tensor: Tensor, tmp_path: Path) -> None:
+    assert home_of(tensor) is None
+    assert handle(tensor) is None
+    assert present(tensor) is tensor
+    for store in (lambda: anonymous([tensor]), lambda: Folder(tmp_path, "w").write("x", tensor)):
+        with pytest.raises(ValueError, match="strided"):
+            store()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_under_vmap_a_tensor_has_no_home() -> None:
+    (leaf,) = anonymous([torch.ones(2, 3)])
+    assert torch.vmap(lambda row: present(row) * 2)(leaf).sum() == 12

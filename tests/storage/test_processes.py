@@ -152,6 +152,29 @@ def _drop(leaves: list[Tensor]) -> None:
     gc.collect()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_removes_its_own_files_when_it_ends(method: str) -> None:
+    context: Any = mp.get_context(method)
+    answers = context.SimpleQueue()
+    process = context.Process(target=_keep_for_ever, args=(answers,))
+    process.start()
+    path = answers.get()
+    process.join()
+    assert process.exitcode == 0
+    assert not os.path.exists(path)
+
+
+_kept: list[Tensor] = []
+
+
+def _keep_for_ever(answers: Any) -> None:
+    _kept.extend(anonymous([torch.ones(3)]))
+    home = home_of(_kept[0])
+    assert home is not None
+    assert os.path.exists(home.path)
+    answers.put(home.path)
+
+
 @pytest.mark.parametrize("end", ["pass", "raise SystemExit(3)", "1 / 0"])
 def test_temporary_files_go_when_the_process_ends(end: str, tmp_path: Path) -> None:
     script = f"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import math
-import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -99,7 +99,10 @@ def byte_count(shape: Sequence[int], dtype: torch.dtype) -> int:
 
 
 def spec_of(tensor: Tensor) -> Spec:
-    """Return the shape and dtype of a tensor as plain values."""
+    """Return the shape and dtype of a tensor as plain values; raise ValueError for one that has no plain layout."""
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        what = "nested" if tensor.is_nested else str(tensor.layout)
+        raise ValueError(f"only dense strided tensors can be stored, got a {what} one; store its parts")
     return tuple(tensor.shape), tensor.dtype
 
 
@@ -122,8 +125,7 @@ def view(storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype:
 
 def require_space(folder: str, nbytes: int, what: str) -> None:
     """Raise OSError naming the bytes needed when the file system of a folder has fewer free."""
-    stats = os.statvfs(folder)
-    free = stats.f_bavail * stats.f_frsize
+    free = shutil.disk_usage(folder).free
     if nbytes > free:
         raise OSError(errno.ENOSPC, f"no space for {what}: {nbytes} bytes needed, {free} free in {folder!r}")
 

@@ -317,9 +317,7 @@ class MemoryMappedTensor(torch.Tensor):
 
 def present(tensor: Tensor) -> Tensor:
     """Return what a user is handed for a leaf: a `MemoryMappedTensor` over the same memory, if it is mapped."""
-    if getattr(tensor.untyped_storage(), "_home", None) is None:
-        return tensor
-    return tensor.as_subclass(MemoryMappedTensor)
+    return tensor if home_of(tensor) is None else tensor.as_subclass(MemoryMappedTensor)
 
 
 def _restore_mapped(sent: Handle) -> Tensor:

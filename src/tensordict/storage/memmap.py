@@ -16,6 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -206,15 +207,15 @@ def allocate_anonymous(nbytes: int) -> torch.UntypedStorage:
         raise
     finally:
         os.close(descriptor)
-    weakref.finalize(storage, _remove, path, os.getpid())
+    # Unlike weakref.finalize this also runs at the end of forked workers, never in a child that inherits the mapping,
+    # and, with a negative priority, after the children of this process have ended.
+    Finalize(storage, _remove, (path,), exitpriority=-1)
     return storage
 
 
-def _remove(path: str, owner: int) -> None:
-    # A forked child inherits the mapping and this call, but not the file.
-    if os.getpid() == owner:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _note(leaf: Tensor) -> None:

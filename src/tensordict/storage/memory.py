@@ -30,7 +30,7 @@ def allocate_shared(nbytes: int) -> torch.UntypedStorage:
     if os.path.isdir(SHM):
         require_space(SHM, nbytes, what)
     storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
-    if get_sharing_strategy() == "file_descriptor":  # type: ignore[no-untyped-call]
+    if hasattr(os, "posix_fallocate") and get_sharing_strategy() == "file_descriptor":  # type: ignore[no-untyped-call]
         _commit(storage, nbytes, what)
     return storage
 
