@@ -1,0 +1,136 @@
+"""What every place for tensors promises, and the arithmetic that several of them share.
+
+A tree is stored node by node. Each node is one `Backend`: its leaves are tensors, its children are backends, and one
+`Record` says what kind of node it is. A writer creates the leaves and the children first and assigns `meta` last;
+only that makes the node visible to readers.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Child = Literal["leaf", "node"]
+Spec = tuple[tuple[int, ...], torch.dtype]
+
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """Describe one node: plain values only, so that any backend can store it as JSON.
+
+    Attributes:
+        kind: ``"dense"``, ``"lazy"``, ``"tensorclass"``, ``"non-tensor"`` or ``"non-tensor-stack"``.
+        batch: the batch size; None where the layout leaves it to the parent or to the children.
+        device: the device the node was said to be on, such as ``"cpu"``, or None.
+        names: one name or None a batch dim, or None when no dim has a name.
+        cls: ``"module.QualName"`` of the class of a tensorclass. Only a name: nothing here imports it.
+        data: the value of a non-tensor, or the nested lists of values of a stack of them.
+        stack_dim: the dim along which the members of a lazy or non-tensor stack lie.
+        stack_name: the name of that dim.
+    """
+
+    kind: str = "dense"
+    batch: tuple[int, ...] | None = None
+    device: str | None = "cpu"
+    names: tuple[str | None, ...] | None = None
+    cls: str | None = None
+    data: Any = None
+    stack_dim: int | None = None
+    stack_name: str | None = None
+
+
+class Backend(Protocol):
+    """One node of a stored tree.
+
+    `resident` says that leaves are ordinary tensors over the stored bytes, so that writing to a leaf writes to the
+    store; `writable` that the node may be changed; `row_reads` that reading some rows does not read the whole leaf.
+    """
+
+    @property
+    def resident(self) -> bool: ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    @property
+    def row_reads(self) -> bool: ...
+
+    @property
+    def meta(self) -> Record:
+        """The record of this node; assigning it publishes what was created, written and deleted before."""
+
+    @meta.setter
+    def meta(self, record: Record) -> None: ...
+
+    def reserve(self, specs: Iterable[Spec]) -> None:
+        """Announce the leaves that this node and its children will create next, in that order."""
+
+    def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Make a leaf of zeros, never old rows, and return it."""
+
+    def write(self, key: str, tensor: Tensor) -> Tensor:
+        """Store a copy of a tensor and return the stored leaf."""
+
+    def read(self, key: str) -> Tensor:
+        """Return a stored leaf."""
+
+    def delete(self, key: str) -> None:
+        """Forget a leaf or a child."""
+
+    def keys(self) -> dict[str, Child]:
+        """Map each key, in order, to ``"leaf"`` or ``"node"``."""
+
+    def child(self, key: str) -> Backend:
+        """Return the node stored under a key, made on first use where the node is writable."""
+
+
+def byte_count(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Return how many bytes a contiguous tensor takes."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def spec_of(tensor: Tensor) -> Spec:
+    """Return the shape and dtype of a tensor as plain values; raise ValueError for one that has no plain layout."""
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        what = "nested" if tensor.is_nested else str(tensor.layout)
+        raise ValueError(f"only dense strided tensors can be stored, got a {what} one; store its parts")
+    return tuple(tensor.shape), tensor.dtype
+
+
+def offsets(specs: Iterable[Spec]) -> tuple[list[int], int]:
+    """Return the byte offset of each leaf in one aligned block, and the size of the block in bytes."""
+    starts, end = [], 0
+    for shape, dtype in specs:
+        starts.append(end)
+        end += -(-byte_count(shape, dtype) // ALIGN) * ALIGN
+    return starts, end
+
+
+def view(storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a contiguous tensor over the bytes of a storage that begin at `start`."""
+    strides = [1] * len(shape)
+    for dim in range(len(shape) - 2, -1, -1):
+        strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
+    return torch.empty(0, dtype=dtype).set_(storage, start // dtype.itemsize, tuple(shape), tuple(strides))
+
+
+def require_space(folder: str, nbytes: int, what: str) -> None:
+    """Raise OSError naming the bytes needed when the file system of a folder has fewer free."""
+    free = shutil.disk_usage(folder).free
+    if nbytes > free:
+        raise OSError(errno.ENOSPC, f"no space for {what}: {nbytes} bytes needed, {free} free in {folder!r}")
+
+
+def require_key(entries: Iterable[str], key: str, where: str) -> None:
+    """Raise KeyError naming the keys there are, when a key is not among them."""
+    if key not in entries:
+        raise KeyError(f"no key {key!r} in {where}; it has {sorted(entries)!r}")

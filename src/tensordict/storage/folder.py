@@ -1,0 +1,237 @@
+"""A tree in a folder: one file a leaf, one `meta.json` a node, one sub-folder a child node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tensordict.storage import layout
+from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
+from tensordict.storage.layout import META, Entry
+from tensordict.storage.memmap import MODES, copy_leaf, leaf_of, map_file, new_leaf, replace_file
+
+
+class Folder:
+    """Open or begin one node in a folder.
+
+    With mode ``"w"`` a new tree takes the place of what the folder held, as soon as `meta` is assigned; ``"r+"`` opens
+    what is there for reading and writing, and ``"r"`` for reading only. Loading runs no code unless `allow_pickle`.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> node = Folder(path, "w")
+    >>> _ = node.write("x", torch.arange(3))
+    >>> node.meta = Record("dense", (3,))
+    >>> Folder(path, "r").leaves()
+    {'x': tensor([0, 1, 2])}
+
+    Raises:
+        FileNotFoundError: there is no such node to open.
+        ValueError: its `meta.json` is malformed; the message names the file and the entry.
+        RuntimeError: it was written in a newer format, or holds a pickle and `allow_pickle` is false.
+    """
+
+    resident = True
+    row_reads = True
+
+    def __init__(self, path: str | os.PathLike[str], mode: str = "r+", *, allow_pickle: bool = False) -> None:
+        if mode not in (*MODES, "w"):
+            raise ValueError(f"mode must be 'r', 'r+' or 'w', got {mode!r}")
+        self.path = os.path.abspath(path)
+        self.mode = mode
+        self._allow_pickle = allow_pickle
+        self._leaves: dict[str, Tensor] = {}
+        self._children: dict[str, Folder] = {}
+        self._entries: dict[str, Entry] = {}
+        self._record: Record | None = None
+        if mode == "w":
+            os.makedirs(self.path, exist_ok=True)
+        else:
+            self._open()
+        self._taken = {layout.folded(entry.file): key for key, entry in self._entries.items()}
+
+    @property
+    def writable(self) -> bool:
+        return self.mode != "r"
+
+    def _open(self) -> None:
+        path = os.path.join(self.path, META)
+        text = _read(self.path)
+        self._record, self._entries = layout.parse(text, path)
+        name = layout.pickle_name(text) if self._record.kind.startswith("non-tensor") else None
+        if name is None:
+            return
+        path = os.path.join(self.path, name)
+        if not self._allow_pickle:
+            raise RuntimeError(
+                f"{path!r} is a pickle, which can run code when loaded; pass allow_pickle=True to allow it"
+            )
+        with open(path, "rb") as file:
+            value = pickle.load(file)
+        self._record = replace(self._record, data=value["data"] if name == layout.PICKLE else value)
+
+    # --- the record
+
+    @property
+    def meta(self) -> Record:
+        if self._record is None:
+            raise KeyError(f"{self.path!r} has no record yet; assign `meta` first")
+        return self._record
+
+    @meta.setter
+    def meta(self, record: Record) -> None:
+        self._require_writable()
+        for key, child in self._children.items():
+            batch = child.meta.batch if child.meta.kind.startswith("non-tensor") else None
+            self._entries[key] = self._entries[key]._replace(type=layout.type_name(child.meta), batch=batch)
+        text = layout.dump(record, self._entries).encode()
+        old = _entries_of(self.path)
+        name = layout.pickle_name(text) if record.kind.startswith("non-tensor") else None
+        if name is not None:
+            self._replace(name, pickle.dumps({"data": record.data} if name == layout.PICKLE else record.data))
+        self._replace(META, text)
+        self._record = record
+        kept = {entry.file for entry in self._entries.values()}
+        for entry in old:
+            if entry.file not in kept:
+                _discard(self.path, entry)
+
+    def _replace(self, name: str, content: bytes) -> None:
+        with replace_file(os.path.join(self.path, name)) as (_, temporary), open(temporary, "wb") as file:
+            file.write(content)
+
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise PermissionError(f"{self.path!r} was opened with mode='r'; open it with mode='r+' to change it")
+
+    # --- leaves
+
+    def reserve(self, specs: Iterable[Spec]) -> None:
+        """Do nothing: each leaf has a file of its own."""
+
+    def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        file = self._enter(key, "leaf")
+        leaf = new_leaf(os.path.join(self.path, file), shape, dtype)
+        return self._keep(key, file, leaf)
+
+    def write(self, key: str, tensor: Tensor) -> Tensor:
+        file = self._enter(key, "leaf")
+        leaf = copy_leaf(os.path.join(self.path, file), tensor)
+        return self._keep(key, file, leaf)
+
+    def _enter(self, key: str, kind: Child) -> str:
+        """Return the file name of a key that is about to be written."""
+        self._require_writable()
+        entry = self._entries.get(key)
+        if entry is not None and (entry.dtype is None) == (kind == "node"):
+            return entry.file
+        others = {name for name, owner in self._taken.items() if owner != key} if entry else self._taken
+        return layout.free_name(key, kind, others)
+
+    def _keep(self, key: str, file: str, leaf: Tensor) -> Tensor:
+        self._forget(key)
+        self._entries[key] = Entry(file, *spec_of(leaf))
+        self._taken[layout.folded(file)] = key
+        self._leaves[key] = leaf
+        return leaf
+
+    def _forget(self, key: str) -> None:
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._taken.pop(layout.folded(entry.file), None)
+            self._leaves.pop(key, None)
+            self._children.pop(key, None)
+
+    def read(self, key: str) -> Tensor:
+        leaf = self._leaves.get(key)
+        if leaf is None:
+            require_key(self._entries, key, repr(self.path))
+            entry = self._entries[key]
+            if entry.dtype is None:
+                raise KeyError(f"key {key!r} in {self.path!r} is a node; read it with child()")
+            nbytes = byte_count(entry.shape, entry.dtype)
+            mode = "r" if self.mode == "r" else "r+"
+            storage = map_file(f"{self.path}/{entry.file}", nbytes, mode)
+            leaf = self._leaves[key] = leaf_of(storage, 0, entry.shape, entry.dtype)
+        return leaf
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Return every leaf of this node, by key."""
+        return {key: self.read(key) for key, entry in self._entries.items() if entry.dtype is not None}
+
+    def delete(self, key: str) -> None:
+        self._require_writable()
+        require_key(self._entries, key, repr(self.path))
+        self._forget(key)
+        del self._entries[key]
+
+    # --- children
+
+    def keys(self) -> dict[str, Child]:
+        return {key: "node" if entry.dtype is None else "leaf" for key, entry in self._entries.items()}
+
+    def child(self, key: str) -> Folder:
+        child = self._children.get(key)
+        if child is not None:
+            return child
+        entry = self._entries.get(key)
+        if entry is not None and entry.dtype is None:
+            child = Folder(os.path.join(self.path, entry.file), self.mode, allow_pickle=self._allow_pickle)
+            if entry.batch is not None:
+                child._record = replace(child.meta, batch=entry.batch)
+        elif self.writable:
+            file = self._enter(key, "node")
+            child = Folder(os.path.join(self.path, file), "w", allow_pickle=self._allow_pickle)
+            self._forget(key)
+            self._entries[key] = Entry(file)
+            self._taken[layout.folded(file)] = key
+        else:
+            require_key(
+                [name for name, kind in self.keys().items() if kind == "node"], key, f"the nodes of {self.path!r}"
+            )
+        assert child is not None
+        self._children[key] = child
+        return child
+
+
+def _read(folder: str) -> bytes:
+    try:
+        with open(os.path.join(folder, META), "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"no {META} in {folder!r}, so no tree was saved there") from None
+
+
+def _entries_of(folder: str) -> list[Entry]:
+    # What cannot be read cannot be cleared away either, and no reader will find it.
+    try:
+        return list(layout.parse(_read(folder), os.path.join(folder, META))[1].values())
+    except (OSError, ValueError, RuntimeError):
+        return []
+
+
+def _discard(folder: str, entry: Entry) -> None:
+    """Remove what an old `meta.json` names, and nothing else that may lie in the folder."""
+    path = os.path.join(folder, entry.file)
+    if entry.dtype is not None:
+        _unlink(path)
+        return
+    if os.path.islink(path):
+        return
+    for inner in _entries_of(path):
+        _discard(path, inner)
+    for name in (META, layout.PICKLE, layout.STACK_PICKLE):
+        _unlink(os.path.join(path, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,309 @@
+"""Keys to file names, and `meta.json` to records: pure functions on text.
+
+The layout is that of the published package (format version 1) with one addition, described in docs/file-format.md:
+keys that its `meta.json` cannot say go into a list under `_tensordict_keys`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import unicodedata
+from collections.abc import Container
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from tensordict.storage.base import Record
+
+FORMAT = 1
+META = "meta.json"
+SUFFIX = ".memmap"
+INNER = "_tensordict"
+PICKLE = "other.pickle"
+STACK_PICKLE = "pickle.pkl"
+TEMPORARY = "%%"
+
+_EXTRA = "_tensordict_keys"
+_MEMBERS = "_tensordict_members"
+_UNSAFE = re.compile(r'[\x00-\x20\x7f"%*/:<>?\\|]')
+_CLASS = re.compile(r"<class '(.+)'>")
+_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS}
+_TYPES = {
+    "dense": "tensordict:TensorDict",
+    "lazy": "tensordict:LazyStackedTensorDict",
+    "non-tensor": "tensordict:NonTensorData",
+    "non-tensor-stack": "tensordict:NonTensorStack",
+}
+_PUBLISHED = {
+    "dense": "<class 'tensordict._td.TensorDict'>",
+    "lazy": "<class 'tensordict._lazy.LazyStackedTensorDict'>",
+    "non-tensor": "<class 'tensordict.tensorclass.NonTensorData'>",
+    "non-tensor-stack": "<class 'tensordict.tensorclass.NonTensorStack'>",
+}
+_KINDS = {name.partition(":")[2]: kind for kind, name in _TYPES.items()}
+
+
+class Entry(NamedTuple):
+    """One child of a node: `file` is its name in the folder; a leaf has a dtype, a node has none.
+
+    `type` is the class name that the parent notes for a node, `batch` the batch size of a non-tensor.
+    """
+
+    file: str
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype | None = None
+    type: str = ""
+    batch: tuple[int, ...] | None = None
+
+
+# --- names
+
+
+def plain_name(key: str, kind: Literal["leaf", "node"]) -> str:
+    """Return the usual file name of a key: unsafe characters percent-encoded, never a path of two parts."""
+    name = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", key) or "%"
+    if name in (".", ".."):
+        name = name.replace(".", "%2E")
+    return name + SUFFIX if kind == "leaf" else name
+
+
+def folded(name: str) -> str:
+    """Return what two names have in common when some file system takes them for one."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def free_name(key: str, kind: Literal["leaf", "node"], taken: Container[str]) -> str:
+    """Return the usual name of a key, or a digest of the key when that is too long or taken; `taken` is folded."""
+    name = plain_name(key, kind)
+    if folded(name) not in taken and name != META:
+        try:
+            if len(name.encode()) <= 240:
+                return name
+        except UnicodeEncodeError:
+            pass
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    # A percent sign before a hyphen comes out of no key, so a digest can meet no usual name.
+    return f"%-{digest}{SUFFIX if kind == 'leaf' else ''}"
+
+
+# --- reading
+
+
+def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
+    """Read the text of a `meta.json`; `path` is where it lies.
+
+    Raises:
+        ValueError: the text is not what a `meta.json` holds; the message names the file and the entry.
+        RuntimeError: it was written in a newer format.
+    """
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise _wrong(path, "the whole file", "an object", raw)
+    version = raw.get("_format_version", FORMAT)
+    if type(version) is not int:
+        raise _wrong(path, "_format_version", "an integer", version)
+    if version > FORMAT:
+        raise RuntimeError(
+            f"{path}: written in format version {version}, but this version reads up to {FORMAT}; upgrade tensordict"
+        )
+    cls = _class_name(raw, path)
+    kind = _KINDS.get(cls.rpartition(".")[2]) if cls.startswith("tensordict.") else None
+    kind = kind or ("dense" if "shape" in raw else "tensorclass")
+    if kind == "dense":
+        return _dense(raw, path)
+    if kind == "lazy":
+        return _lazy(raw, path)
+    if kind == "tensorclass":
+        return Record(kind, cls=cls), {INNER: Entry(INNER)}
+    return _non_tensor(raw, path, kind), {}
+
+
+def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:
+    return ValueError(f"{path}: entry {entry!r}: expected {expected}, got {got!r}")
+
+
+def _class_name(raw: dict[str, Any], path: str) -> str:
+    name, old = raw.get("_class"), raw.get("_type")
+    if isinstance(name, str) and ":" in name:
+        return name.replace(":", ".")
+    match = _CLASS.fullmatch(old) if isinstance(old, str) else None
+    if match is None:
+        raise _wrong(path, "_type", "the name of a class, such as \"<class 'package.Name'>\"", old)
+    return match[1]
+
+
+def _sizes(value: Any, path: str, entry: str) -> tuple[int, ...]:
+    if type(value) is not list or not all(type(size) is int and 0 <= size < 1 << 63 for size in value):
+        raise _wrong(path, entry, "a list of sizes", value)
+    return tuple(value)
+
+
+def _dense(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
+    batch, device, names = _sizes(raw.get("shape"), path, "shape"), raw.get("device"), raw.get("_names")
+    if device is not None and not isinstance(device, str):
+        raise _wrong(path, "device", "a string", device)
+    if isinstance(names, dict):
+        names = None
+    if names is not None and (
+        not isinstance(names, list)
+        or len(names) != len(batch)
+        or not all(name is None or isinstance(name, str) for name in names)
+    ):
+        raise _wrong(path, "_names", f"a list of {len(batch)} names", names)
+    entries = [
+        (key, _entry(key, value, path))
+        for key, value in raw.items()
+        if isinstance(value, dict) or not (key in _FIELDS or key.startswith("_"))
+    ]
+    for place, key, value in _extra(raw.get(_EXTRA, []), path):
+        entries.insert(place, (key, _entry(key, value, path)))
+    return Record("dense", batch, device, tuple(names) if names else None), dict(entries)
+
+
+def _extra(value: Any, path: str) -> list[tuple[int, str, Any]]:
+    if not isinstance(value, list):
+        raise _wrong(path, _EXTRA, "a list", value)
+    for item in value:
+        if not (isinstance(item, list) and len(item) == 3 and type(item[0]) is int and isinstance(item[1], str)):
+            raise _wrong(path, _EXTRA, "items [place, key, entry]", item)
+    return [(item[0], item[1], item[2]) for item in value]
+
+
+def _entry(key: str, value: Any, path: str) -> Entry:
+    if not isinstance(value, dict):
+        raise _wrong(path, key, "an object that describes a leaf or a node", value)
+    file = value.get("file")
+    if file is not None and (not isinstance(file, str) or file in (META, "", ".", "..") or _is_path(file)):
+        raise _wrong(path, key, "a file name without folders", file)
+    if "dtype" not in value:
+        kind, batch = value.get("type"), value.get("batch")
+        if not isinstance(kind, str):
+            raise _wrong(path, key, "a dtype or a type", value)
+        size = None if batch is None else _sizes(batch, path, key)
+        return Entry(file or plain_name(key, "node"), type=kind, batch=size)
+    dtype = _DTYPES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
+    if dtype is None:
+        raise _wrong(path, key, "the name of a torch dtype", value["dtype"])
+    if value.get("is_nested"):
+        raise ValueError(f"{path}: entry {key!r}: nested tensors cannot be read from a folder")
+    shape = _sizes(value.get("shape"), path, key)
+    if math.prod(shape) * dtype.itemsize >= 1 << 63:
+        raise _wrong(path, key, "a shape that fits in memory", list(shape))
+    return Entry(file or plain_name(key, "leaf"), shape, dtype)
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or "\0" in name
+
+
+def _stack(raw: dict[str, Any], path: str) -> tuple[int, str | None]:
+    dim, name = raw.get("stack_dim"), raw.get("stack_dim_name")
+    if type(dim) is not int:
+        raise _wrong(path, "stack_dim", "an integer", dim)
+    if name is not None and not isinstance(name, str):
+        raise _wrong(path, "stack_dim_name", "a string", name)
+    return dim, name
+
+
+def _lazy(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
+    dim, name = _stack(raw, path)
+    count = raw.get(_MEMBERS)
+    if count is None:
+        count, folder = 0, os.path.dirname(path)
+        while os.path.isfile(os.path.join(folder, str(count), META)):
+            count += 1
+    if type(count) is not int or count < 0:
+        raise _wrong(path, _MEMBERS, "the number of members", count)
+    record = Record("lazy", stack_dim=dim, stack_name=name)
+    return record, {str(member): Entry(str(member)) for member in range(count)}
+
+
+def _non_tensor(raw: dict[str, Any], path: str, kind: str) -> Record:
+    if kind == "non-tensor":
+        return Record(kind, data=raw.get("data"))
+    if not isinstance(raw.get("data"), list) and raw.get("data") != STACK_PICKLE:
+        raise _wrong(path, "data", f"a list, or {STACK_PICKLE!r}", raw.get("data"))
+    dim, name = _stack(raw, path)
+    return Record(kind, data=raw["data"], stack_dim=dim, stack_name=name)
+
+
+def pickle_name(text: str | bytes) -> str | None:
+    """Return the name of the pickle file that holds the value of a non-tensor; None when the text itself does."""
+    raw = json.loads(text)
+    if raw.get("_is_non_tensor") and "data" not in raw:
+        return PICKLE
+    return STACK_PICKLE if "stack_dim" in raw and raw.get("data") == STACK_PICKLE else None
+
+
+# --- writing
+
+
+def is_json(value: Any) -> bool:
+    """Tell whether JSON can hold a value: a tuple counts as a list, anything else must come back as it went."""
+    if type(value) in (list, tuple):
+        return all(map(is_json, value))
+    if type(value) is dict:
+        return all(type(key) is str and is_json(item) for key, item in value.items())
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def dump(record: Record, entries: dict[str, Entry]) -> str:
+    """Return the text of the `meta.json` of a node, without data that only a pickle can hold."""
+    kind = record.kind
+    if kind == "dense":
+        raw = _dump_dense(record, entries)
+    elif kind == "lazy":
+        raw = _head(kind) | {"stack_dim": record.stack_dim, "stack_dim_name": record.stack_name}
+        raw[_MEMBERS] = len(entries)
+    elif kind == "tensorclass":
+        # The published package takes any second entry for a field of the class.
+        raw = {"_type": f"<class '{record.cls}'>"}
+    elif kind == "non-tensor":
+        raw = {"_type": _PUBLISHED[kind], "_metadata": None, "_is_non_tensor": True}
+        if is_json(record.data):
+            raw["data"] = record.data
+    elif kind == "non-tensor-stack":
+        raw = _head(kind) | {"stack_dim": record.stack_dim, "device": None}
+        raw["data"] = record.data if is_json(record.data) else STACK_PICKLE
+    else:
+        raise ValueError(f"unknown kind of node {kind!r}; expected 'tensorclass' or one of {sorted(_TYPES)!r}")
+    return json.dumps(raw)
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"_type": _PUBLISHED[kind], "_format_version": FORMAT, "_class": _TYPES[kind]}
+
+
+def _dump_dense(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
+    raw: dict[str, Any] = {}
+    extra: list[tuple[int, str, dict[str, Any]]] = []
+    for place, (key, entry) in enumerate(entries.items()):
+        value: dict[str, Any]
+        if entry.dtype is None:
+            value = {"type": entry.type} if entry.batch is None else {"type": entry.type, "batch": list(entry.batch)}
+        else:
+            value = {"device": "cpu", "shape": list(entry.shape), "dtype": str(entry.dtype), "is_nested": False}
+        usual = entry.file == plain_name(key, "node" if entry.dtype is None else "leaf")
+        if usual and key not in _FIELDS:
+            raw[key] = value
+        else:
+            extra.append((place, key, value | {"file": entry.file}))
+    raw |= {"shape": list(record.batch or ()), "device": "cpu"} | _head("dense")
+    if record.names is not None:
+        raw["_names"] = list(record.names)
+    if extra:
+        raw[_EXTRA] = extra
+    return raw
+
+
+def type_name(record: Record) -> str:
+    """Return the class name that a parent notes for a child."""
+    return (record.cls or _TYPES[record.kind]).replace(":", ".").rpartition(".")[2]

@@ -1,0 +1,326 @@
+"""Tensors over mapped files.
+
+    file --map_file--> storage with a `Home` --view--> plain leaf --present--> MemoryMappedTensor
+    leaf --handle--> file name, offset, shape, ... --restore--> the same bytes, in any process
+
+Inside the library a leaf is a plain tensor: what says that it is mapped is the `Home` attached to its storage, which
+every view of it shares. `MemoryMappedTensor` (in `mapped`) is only what a user is handed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
+
+from tensordict.storage.base import byte_count, require_space, spec_of, view
+from tensordict.storage.layout import TEMPORARY
+from tensordict.storage.memory import Block, Blocked, is_shared, missing
+
+MODES = ("r", "r+")
+
+_counter = itertools.count()
+_open: weakref.WeakValueDictionary[tuple[int, int, str], torch.UntypedStorage] = weakref.WeakValueDictionary()
+_blocks: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+
+
+class Home:
+    """Where a mapped storage lies: the file, the mode, and the shape of each leaf by its first byte."""
+
+    __slots__ = ("leaves", "mode", "path")
+
+    def __init__(self, path: str, mode: str) -> None:
+        self.path = path
+        self.mode = mode
+        self.leaves: dict[int, tuple[int, ...]] = {}
+
+    def leaf_at(self, byte: int) -> tuple[int, tuple[int, ...]] | None:
+        """Return the first byte and the shape of the leaf that a byte of the file belongs to."""
+        start = max((start for start in self.leaves if start <= byte), default=None)
+        return None if start is None else (start, self.leaves[start])
+
+
+def home_of(tensor: Tensor) -> Home | None:
+    """Return where the memory of a tensor is mapped from, or None."""
+    try:
+        return getattr(tensor.untyped_storage(), "_home", None)
+    except (NotImplementedError, RuntimeError):
+        # Sparse and wrapper tensors have no storage of their own.
+        return None
+
+
+# --- mapping files
+
+
+def map_file(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
+    """Map a whole file of exactly `nbytes` bytes; with mode ``"r"`` writes never reach the file.
+
+    Raises:
+        ValueError: the mode is unknown, or the file holds fewer or more bytes.
+        FileNotFoundError: there is no such file.
+    """
+    _check_file(path, nbytes, mode)
+    return _map(path, nbytes, mode)
+
+
+def _check_file(path: str, nbytes: int, mode: str) -> tuple[int, int]:
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {MODES!r}, got {mode!r}")
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        if nbytes == 0:
+            return 0, 0
+        raise FileNotFoundError(f"no file {path!r}; expected one of {nbytes} bytes") from None
+    if status.st_size != nbytes:
+        raise ValueError(f"{path!r} should hold {nbytes} bytes, but it holds {status.st_size}")
+    return status.st_dev, status.st_ino
+
+
+def _map(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
+    # An empty range cannot be mapped, and needs no file.
+    storage: Any
+    if nbytes:
+        storage = torch.UntypedStorage.from_file(path, mode != "r", nbytes)
+    else:
+        storage = torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    storage._home = Home(path, mode)
+    return cast(torch.UntypedStorage, storage)
+
+
+def attach(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
+    """Like `map_file`, but a file that this process has mapped already is not mapped again."""
+    key = (*_check_file(path, nbytes, mode), mode)
+    storage = _open.get(key) if nbytes else None
+    if storage is None:
+        storage = _map(path, nbytes, mode)
+        if nbytes:
+            _open[key] = storage
+    return storage
+
+
+def leaf_of(storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return the leaf that begins at a byte of a mapped storage, and note its shape at home."""
+    storage._home.leaves[start] = tuple(shape)  # type: ignore[attr-defined]
+    return view(storage, start, shape, dtype)
+
+
+@contextlib.contextmanager
+def replace_file(path: str) -> Iterator[tuple[int, str]]:
+    """Yield descriptor and name of a new file that takes this name when the block ends well, and vanishes otherwise.
+
+    An older file of that name is replaced, not overwritten: who has it mapped keeps the old bytes.
+    """
+    temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.getpid()}-{next(_counter)}")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        yield descriptor, temporary
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _extend(descriptor: int, nbytes: int, path: str, *, reserve: bool) -> None:
+    # A page that finds no room when it is first written kills the process, so what will be written is reserved.
+    try:
+        if reserve and nbytes and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, nbytes)
+        else:
+            os.ftruncate(descriptor, nbytes)
+    except OSError as error:
+        raise OSError(error.errno, f"no space for {path!r}: {nbytes} bytes needed: {error.strerror}") from error
+
+
+def new_leaf(path: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Make a sparse file of zeros and return the leaf over it.
+
+    Raises:
+        OSError: the file system has too little space; the message names the file and the bytes needed.
+    """
+    nbytes = byte_count(shape, dtype)
+    require_space(os.path.dirname(path), nbytes, repr(path))
+    with replace_file(path) as (descriptor, _):
+        _extend(descriptor, nbytes, path, reserve=False)
+    return leaf_of(_map(path, nbytes, "r+"), 0, shape, dtype)
+
+
+def copy_leaf(path: str, tensor: Tensor) -> Tensor:
+    """Write a tensor to a file of its own and return the leaf over it; a leaf that lies there already is kept.
+
+    Raises:
+        OSError: the file system has too little space; the message names the file and the bytes needed.
+    """
+    if lies_at(tensor, path):
+        return tensor
+    shape, dtype = spec_of(tensor)
+    nbytes = byte_count(shape, dtype)
+    require_space(os.path.dirname(path), nbytes, repr(path))
+    with replace_file(path) as (descriptor, temporary):
+        _extend(descriptor, nbytes, path, reserve=True)
+        storage = _map(temporary, nbytes, "r+")
+        leaf = leaf_of(storage, 0, shape, dtype)
+        with torch.no_grad():
+            leaf.copy_(tensor)
+    storage._home.path = path  # type: ignore[attr-defined]
+    return leaf
+
+
+def lies_at(tensor: Tensor, path: str) -> bool:
+    """Tell whether a tensor is the whole of a file, mapped for writing, and that file still has this name."""
+    home = home_of(tensor)
+    return (
+        home is not None
+        and home.path == path
+        and home.mode != "r"
+        and tensor.is_contiguous()
+        and tensor.nbytes == tensor.untyped_storage().nbytes()
+        and not (tensor.is_conj() or tensor.is_neg())
+        and os.path.exists(path)
+    )
+
+
+# --- mappings without a name of their own
+
+
+def allocate_anonymous(nbytes: int) -> torch.UntypedStorage:
+    """Map a new temporary file, which goes when this process drops the mapping or ends."""
+    descriptor, path = tempfile.mkstemp(prefix="tensordict-", suffix=".memmap")
+    try:
+        require_space(os.path.dirname(path), nbytes, repr(path))
+        _extend(descriptor, nbytes, path, reserve=True)
+        storage = _map(path, nbytes, "r+")
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+    # Unlike weakref.finalize this also runs at the end of forked workers, never in a child that inherits the mapping,
+    # and, with a negative priority, after the children of this process have ended.
+    Finalize(storage, _remove, (path,), exitpriority=-1)
+    return storage
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _note(leaf: Tensor) -> None:
+    start = int(leaf.storage_offset()) * leaf.itemsize
+    leaf.untyped_storage()._home.leaves[start] = tuple(leaf.shape)  # type: ignore[attr-defined]
+
+
+def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return equal leaves mapped from one temporary file; those that are mapped already come back as they are.
+
+    >>> (a,) = anonymous([torch.arange(3)])
+    >>> home_of(a).mode, a
+    ('r+', tensor([0, 1, 2]))
+
+    Raises:
+        OSError: the temporary folder has too little space.
+    """
+    return missing(tensors, home_of, Block(allocate_anonymous, _note))
+
+
+def temporary() -> Blocked:
+    """Return an empty tree in one temporary file."""
+    return Blocked(Block(allocate_anonymous, _note))
+
+
+# --- from one process to another
+
+
+class Handle(NamedTuple):
+    """What to send instead of a leaf: a file name (or the whole shared block), and which part of it."""
+
+    path: str | None
+    mode: str
+    block: Tensor | None
+    nbytes: int
+    leaf: tuple[int, tuple[int, ...]] | None
+    dtype: torch.dtype
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    flags: tuple[bool, bool, bool]
+
+
+def handle(tensor: Tensor) -> Handle | None:
+    """Return a small picklable object that stands for a mapped or shared CPU leaf; None for any other tensor.
+
+    >>> (a,) = anonymous([torch.arange(6)])
+    >>> restore(handle(a[2:4]))
+    tensor([2, 3])
+    """
+    home = home_of(tensor)
+    if home is None and not (tensor.device.type == "cpu" and tensor.layout is torch.strided and is_shared(tensor)):
+        return None
+    if tensor.requires_grad and not tensor.is_leaf:
+        return None
+    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+    return Handle(
+        home.path if home else None,
+        home.mode if home else "r+",
+        None if home else _block_of(storage),
+        storage.nbytes(),
+        home.leaf_at(offset * tensor.itemsize) if home else None,
+        tensor.dtype,
+        offset,
+        tuple(tensor.shape),
+        tensor.stride(),
+        (tensor.requires_grad, tensor.is_conj(), tensor.is_neg()),
+    )
+
+
+def _block_of(storage: torch.UntypedStorage) -> Tensor:
+    # One tensor stands for the block in all handles of one pickle, so that plain pickle copies the block once.
+    block = _blocks.get(storage._cdata)
+    if block is None or block.untyped_storage() is not storage:
+        block = _blocks[storage._cdata] = view(storage, 0, (storage.nbytes(),), torch.uint8)
+    return block
+
+
+def restore(sent: Handle) -> Tensor:
+    """Return the leaf that a handle stands for, over the same bytes.
+
+    Raises:
+        FileNotFoundError: the file is gone.
+        ValueError: the file has another size by now.
+    """
+    if sent.block is not None:
+        storage = sent.block.untyped_storage()
+    else:
+        storage = attach(str(sent.path), sent.nbytes, sent.mode)
+        if sent.leaf is not None:
+            storage._home.leaves[sent.leaf[0]] = sent.leaf[1]  # type: ignore[attr-defined]
+    leaf = torch.empty(0, dtype=sent.dtype).set_(storage, sent.offset, sent.shape, sent.stride)
+    requires_grad, conjugate, negative = sent.flags
+    if negative:
+        leaf = torch._neg_view(leaf)
+    if conjugate:
+        leaf = leaf.conj()
+    return leaf.requires_grad_() if requires_grad else leaf
+
+
+def _reduce_plain(tensor: Tensor) -> Any:
+    # torch would look for the file descriptor of the mapping, which is closed.
+    if home_of(tensor) is None or (sent := handle(tensor)) is None:
+        return reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+    return restore, (sent,)
+
+
+ForkingPickler.register(Tensor, _reduce_plain)

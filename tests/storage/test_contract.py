@@ -1,0 +1,206 @@
+"""What every backend promises, on every backend."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from torch import Tensor
+
+from tensordict.storage.base import Backend, Record, spec_of
+from tensordict.storage.folder import Folder
+from tensordict.storage.memmap import home_of, temporary
+from tensordict.storage.memory import is_shared, memory
+
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+FLOATS += [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+INTEGERS = [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64]
+DTYPES = [torch.bool, torch.complex32, torch.complex64, torch.complex128, *FLOATS, *INTEGERS]
+
+KEYS = [
+    "a",
+    "a/b",
+    "a\\b",
+    "..",
+    ".",
+    "",
+    "/",
+    "/etc/passwd",
+    "../up",
+    "meta.json",
+    "_tensordict",
+    "UP",
+    "up",
+    " ",
+    "%",
+]
+KEYS += ["%25", "é", "e\u0301", "\0", "a.memmap", "a.b", "x" * 300, "é" * 200, "\ud800", "shape", "device", "_names"]
+KEYS += ["_type", "_class", "_format_version", "_tensordict_keys", "names", "0", "CON", "other.pickle", "type", "dtype"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
+some_settings = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def any_tensor(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Return a tensor of random bits; a bool has only two values."""
+    generator = torch.Generator().manual_seed(seed)
+    bits = torch.randint(0, 256, (*shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
+    if dtype is torch.bool:
+        return bits[..., 0] % 2 == 0
+    return bits.view(dtype)[..., 0] if dtype.itemsize > 1 else bits.view(dtype).squeeze(-1)
+
+
+def bits(tensor: Tensor) -> bytes:
+    """Return the bytes of a tensor, so that NaN equals itself."""
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    return spec_of(one) == spec_of(other) and bits(one) == bits(other)
+
+
+shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+tensors = st.builds(any_tensor, shapes, st.sampled_from(DTYPES), st.integers(0, 9))
+
+
+@pytest.fixture(params=["memory", "temporary", "folder"])
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Backend]:
+    """A function that returns an empty writable tree."""
+    counter = itertools.count()
+    makers: dict[str, Callable[[], Backend]] = {
+        "memory": memory,
+        "temporary": temporary,
+        "folder": lambda: Folder(tmp_path / str(next(counter)), "w"),
+    }
+    return makers[request.param]
+
+
+class TestEveryBackend:
+    def test_flags(self, fresh: Callable[[], Backend]) -> None:
+        backend = fresh()
+        assert (backend.resident, backend.writable, backend.row_reads) == (True, True, True)
+
+    @some_settings
+    @given(tensors)
+    def test_what_is_written_is_read(self, fresh: Callable[[], Backend], tensor: Tensor) -> None:
+        backend = fresh()
+        leaf = backend.write("x", tensor)
+        assert type(leaf) is Tensor
+        assert same(leaf, tensor)
+        assert backend.read("x") is leaf
+
+    @some_settings
+    @given(st.lists(tensors, max_size=5))
+    def test_announced_leaves_do_not_overlap(self, fresh: Callable[[], Backend], values: list[Tensor]) -> None:
+        backend = fresh()
+        backend.reserve(map(spec_of, values))
+        child = backend.child("inner")
+        for place, value in enumerate(values):
+            (child if place % 2 else backend).write(str(place), value)
+        for place, value in enumerate(values):
+            leaf = (child if place % 2 else backend).read(str(place))
+            assert same(leaf, value)
+            assert leaf.data_ptr() % 64 == 0
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_created_leaves_are_zero_and_writable(self, fresh: Callable[[], Backend], dtype: torch.dtype) -> None:
+        backend = fresh()
+        leaf = backend.create("x", (3, 2), dtype)
+        assert spec_of(leaf) == ((3, 2), dtype)
+        assert bits(leaf) == bytes(leaf.nbytes)
+        value = any_tensor((2,), dtype, 1)
+        leaf[1].copy_(value)
+        assert bits(backend.read("x")[1]) == bits(value)
+
+    def test_a_leaf_created_again_has_no_old_rows(self, fresh: Callable[[], Backend]) -> None:
+        backend = fresh()
+        backend.write("x", torch.ones(5))
+        assert backend.create("x", (5,), torch.float32).tolist() == [0.0] * 5
+        assert backend.read("x").tolist() == [0.0] * 5
+
+    @pytest.mark.parametrize(
+        "tensor",
+        [
+            torch.arange(6).view(2, 3).t(),
+            torch.arange(3).expand(4, 3),
+            torch.tensor([1 + 2j, 3 - 1j]).conj(),
+            torch.tensor([1 + 2j, 3 - 1j]).conj().imag,
+            torch.arange(10)[::3],
+            torch.ones(2, requires_grad=True),
+        ],
+        ids=["transposed", "expanded", "conjugate", "negative", "strided", "grad"],
+    )
+    def test_views_are_stored_by_value(self, fresh: Callable[[], Backend], tensor: Tensor) -> None:
+        leaf = fresh().write("x", tensor)
+        assert same(leaf, tensor.detach())
+        assert leaf.is_contiguous()
+        assert not leaf.requires_grad
+        assert not leaf.is_conj()
+
+    def test_other_processes_see_leaves(self, fresh: Callable[[], Backend]) -> None:
+        assert is_shared(fresh().write("x", torch.arange(3)))
+
+    def test_every_key_is_kept_apart_and_in_order(self, fresh: Callable[[], Backend]) -> None:
+        backend = fresh()
+        for place, key in enumerate(KEYS):
+            backend.write(key, torch.tensor(place))
+        assert backend.keys() == dict.fromkeys(KEYS, "leaf")
+        assert list(backend.keys()) == KEYS
+        assert [backend.read(key).item() for key in KEYS] == list(range(len(KEYS)))
+
+    def test_every_key_can_name_a_node(self, fresh: Callable[[], Backend]) -> None:
+        backend = fresh()
+        for place, key in enumerate(KEYS):
+            child = backend.child(key)
+            child.write("x", torch.tensor(place))
+            child.meta = Record("dense", ())
+        assert backend.keys() == dict.fromkeys(KEYS, "node")
+        assert [backend.child(key).read("x").item() for key in KEYS] == list(range(len(KEYS)))
+
+    def test_deleted_keys_are_gone(self, fresh: Callable[[], Backend]) -> None:
+        backend = fresh()
+        backend.write("x", torch.ones(2))
+        backend.child("node").meta = Record("dense", ())
+        backend.delete("x")
+        backend.delete("node")
+        assert backend.keys() == {}
+        for key in ("x", "node"):
+            with pytest.raises(KeyError, match=repr(key)):
+                backend.delete(key)
+            with pytest.raises(KeyError, match=repr(key)):
+                backend.read(key)
+
+    def test_a_key_changes_from_leaf_to_node_and_back(self, fresh: Callable[[], Backend]) -> None:
+        backend = fresh()
+        backend.write("x", torch.ones(2))
+        backend.child("x").meta = Record("dense", (2,))
+        assert backend.keys() == {"x": "node"}
+        with pytest.raises(KeyError, match="'x'"):
+            backend.read("x")
+        backend.write("x", torch.zeros(3))
+        assert backend.keys() == {"x": "leaf"}
+        assert backend.read("x").tolist() == [0.0, 0.0, 0.0]
+
+    def test_the_record_is_kept(self, fresh: Callable[[], Backend]) -> None:
+        backend = fresh()
+        with pytest.raises(KeyError, match="record"):
+            _ = backend.meta
+        record = Record("dense", (2, 3), names=("time", None))
+        backend.meta = record
+        assert backend.meta == record
+
+    def test_leaves_know_where_they_lie(self, fresh: Callable[[], Backend]) -> None:
+        leaf = fresh().write("x", torch.zeros(4, 2))
+        home = home_of(leaf)
+        if home is not None:
+            assert Path(home.path).is_file()
+            assert home.mode == "r+"
+            assert home_of(leaf[1:].t()) is home
+            assert home.leaf_at(leaf[3].storage_offset() * leaf.itemsize) == (0, (4, 2))
