@@ -109,10 +109,11 @@ def schedule(
                 crew.submit(following)
                 following = next(chunks, None)
             number = head if ordered else next(iter(ready), -1)
-            if number in ready:
+            block = number not in ready
+            if not block:
                 head += 1
                 yield ready.pop(number)
-            ready.update((chunk.number, (chunk, result)) for chunk, result in crew.collect(number not in ready))
+            ready.update((chunk.number, (chunk, result)) for chunk, result in crew.collect(block))
         finished = True
     finally:
         crew.close(finished)
@@ -213,4 +214,4 @@ class Guests:
 
 
 def _run_guest(fn: Callable[[Any], Any], rows: Any, label: Callable[[], str]) -> bytes:
-    return answer(partial(fn, rows), label)
+    return bytes(answer(partial(fn, rows), label))

@@ -11,6 +11,7 @@ The parent waits on the pipe and the exit of every worker at once, so a worker t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -18,6 +19,7 @@ import weakref
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import torch
@@ -25,7 +27,7 @@ import torch
 from .crew import PATIENCE, Job
 from .plan import Chunk
 from .seeds import seed_worker
-from .wire import WorkerError, answer, open_answer
+from .wire import WorkerError, answer, fault, open_answer
 
 # The parent's ends of all pipes of this process. A forked worker closes its copies: while it held them, a sibling
 # would not see the end of file when the parent dies.
@@ -52,7 +54,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         _ends.add(self.pipe)
         self.process: Any = context.Process(
-            target=_serve, args=(theirs, job, setup, index), daemon=True, name=f"map-worker-{index}"
+            target=_serve, args=(theirs, _Parcel(job), setup, index), daemon=True, name=f"map-worker-{index}"
         )
         try:
             self.process.start()
@@ -191,7 +193,7 @@ _UNPICKLABLE = (
 )
 _AT_START = (
     ". If it failed before the function ran, its traceback is printed above: a worker must be able to import the "
-    "main module (put the main code under `if __name__ == '__main__':`) and to unpickle the function and the data"
+    "main module (put the main code under `if __name__ == '__main__':`)"
 )
 
 
@@ -204,17 +206,36 @@ def _obituary(code: int | None) -> str:
     return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
-def _serve(pipe: Any, job: Job, setup: Setup, index: int) -> None:
+class _Parcel:
+    """The job on its way: inherited as it is, or pickled with the process and opened where an error can be told."""
+
+    def __init__(self, job: Job | None, data: bytes = b"") -> None:
+        self._job, self._data = job, data
+
+    def __reduce__(self) -> Any:
+        return _Parcel, (None, bytes(ForkingPickler.dumps(self._job)))
+
+    def open(self) -> Job:
+        job: Job = self._job or pickle.loads(self._data)
+        return job
+
+
+def _serve(pipe: Any, parcel: _Parcel, setup: Setup, index: int) -> None:
     """Be a worker: answer chunks until the parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in list(_ends):
         end.close()
     torch.set_num_threads(setup.threads)
-    seed_worker(setup.seed, index)
-    while True:
+    # An end of file, or a broken pipe: the parent has no more chunks, or is gone.
+    with contextlib.suppress(EOFError, OSError):
         try:
+            job = parcel.open()
+        except Exception as error:
+            pipe.recv_bytes()
+            pipe.send_bytes(fault(error))
+            return
+        seed_worker(setup.seed, index)
+        while True:
             chunk = Chunk(*pickle.loads(pipe.recv_bytes()))
             pipe.send_bytes(answer(partial(job.run, chunk), partial(chunk.label, job.plan.dim)))
-        except (EOFError, OSError):
-            return

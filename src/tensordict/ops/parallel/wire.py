@@ -27,8 +27,8 @@ class RemoteTraceback(Exception):
         return str(self.args[0])
 
 
-def dumps(obj: object) -> memoryview:
-    """Pickle *obj*, with every plain CPU tensor as one run of bytes.
+def dumps(obj: object, kind: bytes = b"") -> memoryview:
+    """Pickle *obj* after the *kind* mark, with every plain CPU tensor as one run of bytes.
 
     Example:
         >>> loads(dumps(torch.arange(3)))
@@ -38,6 +38,7 @@ def dumps(obj: object) -> memoryview:
         Exception: whatever pickle raises for an object that cannot be pickled.
     """
     file = io.BytesIO()
+    file.write(kind)
     _Pickler(file, protocol=5).dump(obj)
     return file.getbuffer()
 
@@ -56,21 +57,22 @@ class _Pickler(pickle.Pickler):
     """Replaces torch's own way to pickle, which writes the whole storage behind a view."""
 
     def reducer_override(self, obj: object) -> Any:
-        if type(obj) is not torch.Tensor or obj.device.type != "cpu" or obj.layout != torch.strided or obj.is_quantized:
+        if type(obj) is not torch.Tensor or obj.layout != torch.strided or obj.is_quantized or obj.is_meta:
             return NotImplemented
-        if not obj.numel() or obj.is_nested:
-            return NotImplemented
-        plain = obj.detach().resolve_conj().resolve_neg().contiguous()
+        plain = obj.detach().cpu().resolve_conj().resolve_neg().contiguous()
         array: Any = plain.view(-1).view(torch.uint8).numpy()
-        raw = pickle.PickleBuffer(array)
-        return _rebuild, (raw, obj.dtype, tuple(obj.shape), obj.requires_grad)
+        about = obj.dtype, tuple(obj.shape), obj.device.type, obj.requires_grad
+        return _rebuild, (pickle.PickleBuffer(array) if array.size else b"", *about)
 
 
-def _rebuild(raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
-    return torch.frombuffer(raw, dtype=dtype).view(shape).requires_grad_(requires_grad)
+def _rebuild(
+    raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...], device: str, requires_grad: bool
+) -> torch.Tensor:
+    plain = torch.frombuffer(raw, dtype=dtype).view(shape) if raw else torch.empty(shape, dtype=dtype)
+    return plain.to(device).requires_grad_(requires_grad)
 
 
-def answer(call: Callable[[], object], label: Callable[[], str]) -> bytes:
+def answer(call: Callable[[], object], label: Callable[[], str]) -> memoryview:
     """Make the call in the worker and pack what it returns or raises; *label* names the chunk when that is needed.
 
     Example:
@@ -80,16 +82,16 @@ def answer(call: Callable[[], object], label: Callable[[], str]) -> bytes:
     try:
         result = call()
     except Exception as error:
-        return BAD + dumps(_pack(error))
+        return fault(error)
     try:
-        return GOOD + dumps(result)
+        return dumps(result, GOOD)
     except Exception as error:
         told = pickle.PicklingError(f"the result for {label()}, a {type(result).__name__}, cannot be pickled: {error}")
         told.__cause__ = error
-        return BAD + dumps(_pack(told))
+        return fault(told)
 
 
-def open_answer(data: bytes, label: Callable[[], str]) -> Any:
+def open_answer(data: bytes | memoryview, label: Callable[[], str]) -> Any:
     """Return what the worker returned, or raise what it raised with the worker's traceback as the cause.
 
     Raises:
@@ -109,8 +111,14 @@ def open_answer(data: bytes, label: Callable[[], str]) -> Any:
     raise loads(packed) from cause
 
 
-def _pack(error: Exception) -> tuple[str, str, bytes | None]:
-    """Make the error portable: its name, its traceback as text, and itself where a round trip gives it back."""
+def fault(error: Exception) -> memoryview:
+    """Pack an error: its name, its traceback as text, and itself where a round trip gives it back.
+
+    Example:
+        >>> open_answer(fault(KeyError("x")), str)
+        Traceback (most recent call last):
+        KeyError: 'x'
+    """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     name = f"{type(error).__name__}: {error}"
     try:
@@ -118,4 +126,4 @@ def _pack(error: Exception) -> tuple[str, str, bytes | None]:
         same = type(loads(packed)) is type(error)
     except Exception:
         same = False
-    return name, text, packed if same else None
+    return dumps((name, text, packed if same else None), BAD)
