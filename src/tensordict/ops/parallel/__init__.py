@@ -1,0 +1,8 @@
+"""Apply a function to chunks of a node in worker processes."""
+
+from __future__ import annotations
+
+from .mapper import iter_map, run_map
+from .wire import WorkerError
+
+__all__ = ["WorkerError", "iter_map", "run_map"]

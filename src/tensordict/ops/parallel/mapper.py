@@ -1,0 +1,248 @@
+"""The two faces of the parallel map: join the results (`run_map`), or yield them (`iter_map`)."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing.pool
+import os
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from .crew import Caller, Crew, Guests, Job, schedule, write_rows
+from .plan import Plan, make_plan, whole_number
+from .pool import Pool, Setup
+from .seeds import draw_seed
+
+
+def run_map(
+    source: Any,
+    fn: Callable[[Any], Any],
+    dim: int = 0,
+    num_workers: int | None = None,
+    *,
+    out: Any = None,
+    chunksize: int | None = None,
+    num_chunks: int | None = None,
+    pool: multiprocessing.pool.Pool | None = None,
+    generator: torch.Generator | None = None,
+    max_tasks_per_child: int | None = None,
+    worker_threads: int = 1,
+    index_with_generator: bool = False,
+    pbar: bool = False,
+    mp_start_method: str | None = None,
+) -> Any:
+    """Apply *fn* to chunks of *source* along *dim* in worker processes and join the results along that dim.
+
+    Example:
+        >>> run_map(torch.arange(4), torch.neg, num_workers=0, chunksize=2)
+        tensor([ 0, -1, -2, -3])
+
+    Args:
+        source: a tensor or node; the workers receive it once.
+        fn: takes a chunk and returns a tensor, a node, a tuple of them, or None, which is skipped.
+        out: a tensor or node with as many rows along *dim*; the results are written to it, by the workers
+            themselves where it is shared or memory-mapped.
+        num_workers: number of processes; None is one per usable CPU, 0 runs in the calling process.
+        index_with_generator: accepted for `iter_map`'s sake; workers always cut a chunk when they take it.
+
+    Returns:
+        The results joined by ``torch.cat`` (``torch.stack`` with ``chunksize=0``), *out*, or None when every result
+        is None.
+
+    Raises:
+        WorkerError: a worker died, or its error cannot be rebuilt.
+        TypeError: *fn* returned what cannot be joined.
+        ValueError: an argument is out of range, or *out* has another number of rows.
+        Exception: what *fn* raised, with the worker's traceback as its cause.
+    """
+    workers = _Workers(pool, num_workers, generator, max_tasks_per_child, worker_threads, mp_start_method)
+    plan = make_plan(tuple(source.shape), dim, chunksize, num_chunks, workers.size)
+    direct = out is not None and pool is None and _reaches_workers(out)
+    if out is not None:
+        _check_rows(out, plan)
+    job = Job(fn, source, plan, out if direct else None)
+    results: list[Any] = [None] * plan.count
+    events = _track(schedule(workers.hire(job), plan.chunks(), ordered=False), plan.count, pbar)
+    with contextlib.closing(events):
+        for chunk, result in events:
+            if out is None:
+                results[chunk.number] = result
+            elif result is not None:
+                write_rows(out, plan, chunk, result)
+    return _join(results, plan) if out is None else out
+
+
+def iter_map(
+    source: Any,
+    fn: Callable[[Any], Any],
+    dim: int = 0,
+    num_workers: int | None = None,
+    *,
+    shuffle: bool = False,
+    chunksize: int | None = None,
+    num_chunks: int | None = None,
+    pool: multiprocessing.pool.Pool | None = None,
+    generator: torch.Generator | None = None,
+    max_tasks_per_child: int | None = None,
+    worker_threads: int = 1,
+    index_with_generator: bool = True,
+    pbar: bool = False,
+    mp_start_method: str | None = None,
+) -> Iterator[Any]:
+    """Apply *fn* to chunks of *source* along *dim* in worker processes and yield each result.
+
+    Arguments are checked and the base seed is drawn here; the workers start at the first ``next``, run at most two
+    chunks each ahead of the consumer, and end when the iterator is exhausted, closed or dropped. A source without
+    rows yields nothing.
+
+    Example:
+        >>> list(iter_map(torch.arange(3), torch.neg, num_workers=0, chunksize=2))
+        [tensor([ 0, -1]), tensor([-2])]
+
+    Args:
+        source: a tensor or node; the workers receive it once.
+        fn: takes a chunk and returns anything that can be pickled.
+        shuffle: take the rows from a permutation, drawn from torch's global generator, and yield results as they
+            finish instead of in the order of the chunks.
+
+    Raises:
+        RuntimeError: *shuffle* without *index_with_generator*.
+        WorkerError: a worker died, or its error or result cannot be rebuilt.
+        ValueError: an argument is out of range.
+        Exception: what *fn* raised, with the worker's traceback as its cause.
+    """
+    if shuffle and not index_with_generator:
+        raise RuntimeError("shuffle=True needs index_with_generator=True: shuffled rows cannot be split in advance")
+    workers = _Workers(pool, num_workers, generator, max_tasks_per_child, worker_threads, mp_start_method)
+    plan = make_plan(tuple(source.shape), dim, chunksize, num_chunks, workers.size)
+    if not plan.size:
+        plan = replace(plan, count=0)
+    order = torch.randperm(plan.size).numpy() if shuffle else None
+    hire = workers.hire(Job(fn, source, plan))
+    return _values(_track(schedule(hire, plan.chunks(order), ordered=not shuffle), plan.count, pbar))
+
+
+def _values(events: Generator[Any, None, None]) -> Iterator[Any]:
+    with contextlib.closing(events):
+        for _, result in events:
+            yield result
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """Who will run the chunks; nothing but *pool* is looked at when a pool is given."""
+
+    pool: multiprocessing.pool.Pool | None
+    num_workers: int | None
+    generator: torch.Generator | None
+    max_tasks: int | None
+    threads: int
+    method: str | None
+
+    def __post_init__(self) -> None:
+        if self.pool is not None:
+            return
+        if self.num_workers is not None:
+            whole_number("num_workers", self.num_workers, least=0)
+        if self.max_tasks is not None:
+            whole_number("max_tasks_per_child", self.max_tasks, least=1)
+        whole_number("worker_threads", self.threads, least=1)
+        torch.multiprocessing.get_context(self.method)
+
+    @property
+    def size(self) -> int:
+        """Count the workers that chunks are planned for: at least one, the calling process included."""
+        if self.pool is not None:
+            return int(self.pool._processes)  # type: ignore[attr-defined]
+        if self.num_workers is not None:
+            return max(1, self.num_workers)
+        affinity = getattr(os, "sched_getaffinity", None)
+        return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+    def hire(self, job: Job) -> Callable[[], Crew]:
+        """Draw the base seed now, and return what starts the workers."""
+        if self.pool is not None:
+            return partial(Guests, job, self.pool)
+        if self.num_workers == 0:
+            return partial(Caller, job)
+        setup = Setup(self.method, self.threads, draw_seed(self._seeder()), self.max_tasks)
+        return partial(Pool, job, setup, min(self.size, job.plan.count))
+
+    def _seeder(self) -> torch.Generator:
+        if self.generator is not None:
+            return self.generator
+        warnings.warn(
+            "without a generator, the workers of map and map_iter are seeded alike in every call. From version 0.17 on "
+            "their seed will be drawn from torch's global generator. Pass generator=torch.default_generator to have "
+            "that now, or generator=torch.Generator() to keep the present seeds.",
+            FutureWarning,
+            stacklevel=_levels_to_user(),
+        )
+        return torch.Generator()
+
+
+def _levels_to_user() -> int:
+    """Count the frames from the caller of this function to the first one outside the package."""
+    package = __name__.partition(".")[0]
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _reaches_workers(out: Any) -> bool:
+    """Say whether what a worker writes to *out* is seen here: it lies in shared memory or in mapped files."""
+    is_memmap = getattr(out, "is_memmap", None)
+    return bool(out.is_shared() or (is_memmap is not None and is_memmap()))
+
+
+def _check_rows(out: Any, plan: Plan) -> None:
+    shape = tuple(out.shape)
+    if len(shape) <= plan.dim or shape[plan.dim] != plan.size:
+        raise ValueError(f"out must have {plan.size} rows along dim {plan.dim}, got shape {list(shape)!r}")
+
+
+def _track(events: Generator[Any, None, None], total: int, pbar: bool) -> Generator[Any, None, None]:
+    """Pass the events on, with a progress bar where one is asked for and tqdm is installed."""
+    with contextlib.closing(events):
+        if pbar and importlib.util.find_spec("tqdm") is not None:
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+            with tqdm(total=total, unit="chunk") as bar:
+                for event in events:
+                    bar.update()
+                    yield event
+        else:
+            yield from events
+
+
+def _join(results: list[Any], plan: Plan) -> Any:
+    """Join what is not None along the dim; tuples are joined place by place."""
+    kept = [(number, result) for number, result in enumerate(results) if result is not None]
+    if not kept:
+        return None
+    first = kept[0][1]
+    for number, result in kept:
+        if type(result) is not type(first) and (isinstance(first, tuple) or isinstance(result, tuple)):
+            raise TypeError(
+                f"chunk {number} gave a {type(result).__name__}, chunk {kept[0][0]} a {type(first).__name__}"
+            )
+        if not isinstance(result, tuple) and not hasattr(result, "shape"):
+            raise TypeError(
+                f"map joins tensors, tensordicts, and tuples of them; chunk {number} gave a {type(result).__name__}. "
+                "Return one of these, or use map_iter, which yields any result"
+            )
+    if isinstance(first, tuple):
+        if len({len(result) for _, result in kept}) > 1:
+            raise TypeError(f"the tuples differ in length: {sorted({len(result) for _, result in kept})!r}")
+        columns = [_join(list(column), plan) for column in zip(*(result for _, result in kept), strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
+    values = [result for _, result in kept]
+    return torch.stack(values, plan.dim) if plan.single else torch.cat(values, plan.dim)
