@@ -12,7 +12,7 @@ from tensordict.kinds.tensorclass import TensorClass, is_tensorclass, tensorclas
 from tensordict.ops.parallel import WorkerError
 from tensordict.roof import trees as trees
 from tensordict.roof.collate import collate
-from tensordict.roof.join import cat, lazy_stack, maybe_dense_stack, stack
+from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.storage.mapped import MemoryMappedTensor
 
 __all__ = [

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 TORCH: dict[Any, Callable[..., Any]] = {}
 """What each torch function does to a node. Filled at import, only read afterwards."""
 
+_NOT_PICKLED = ("_lockers", "_undo")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -83,6 +85,7 @@ class Core(Lockable):
         def _index(self, plan: Plan) -> Self: ...
         def _write(self, plan: Plan, value: Any) -> None: ...
         def _get(self, key: str) -> Any: ...
+        def _look(self, key: str) -> Any: ...
         def _set(self, key: str, child: Any) -> None: ...
         def _del(self, key: str) -> None: ...
         def _keys(self) -> Iterable[str]: ...
@@ -93,6 +96,22 @@ class Core(Lockable):
         def _stack(cls, items: Sequence[Any], dim: int) -> Any: ...
         @classmethod
         def _cat(cls, items: Sequence[Any], dim: int) -> Any: ...
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if state.get("_locked"):
+            self._spread_lock(())
+
+    def _writable(self) -> None:
+        """Raise when values may not change, as in a dataset opened for reading."""
+        if self._home is not None and self._home.mode == "r":
+            raise PermissionError(
+                f"cannot write: this {type(self).__name__} was opened from {self._home.path!r} with mode='r'; "
+                f"open it with mode='r+'"
+            )
 
     def _nodes(self) -> list[Lockable]:
         return [child for child in map(self._get, self._keys()) if isinstance(child, Core)]

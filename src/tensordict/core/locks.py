@@ -63,7 +63,7 @@ class Lockable:
 
     def _spread_lock(self, lockers: tuple[weakref.ref[Lockable], ...]) -> None:
         self._locked = True
-        self._lockers = self._lockers + lockers
+        self._lockers = self._lockers + tuple(ref for ref in lockers if ref not in self._lockers)
         mine = (weakref.ref(self),)
         for node in self._nodes():
             node._spread_lock(mine)

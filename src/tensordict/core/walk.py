@@ -45,14 +45,19 @@ def is_leaf_nontensor(kind: type) -> bool:
 
 def pairs(node: Core, deep: bool, leaves_only: bool, is_leaf: IsLeaf, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield path and raw child, depth first; with ``deep``, a node comes after what it holds."""
+    return ((path, holder._get(path[-1])) for holder, path in places(node, deep, leaves_only, is_leaf, path))
+
+
+def places(node: Core, deep: bool, leaves_only: bool, is_leaf: IsLeaf, path: Path = ()) -> Iterator[tuple[Any, Path]]:
+    """Yield the node that holds a child and the path of the child, without joining the values of a lazy stack."""
     for key in node._keys():
-        child = node._get(key)
+        child = node._look(key)
         at = (*path, key)
         leaf = is_leaf(type(child))
         if deep and not leaf:
-            yield from pairs(child, deep, leaves_only, is_leaf, at)
+            yield from places(child, deep, leaves_only, is_leaf, at)
         if leaf or not leaves_only:
-            yield at, child
+            yield node, at
 
 
 class View:
@@ -62,12 +67,14 @@ class View:
         self._node, self._deep, self._leaves_only, self._sort = node, deep, leaves_only, sort
         self._is_leaf = default_is_leaf if is_leaf is None else is_leaf
 
-    def _pairs(self) -> Iterator[tuple[Path, Any]]:
-        found = pairs(self._node, self._deep, self._leaves_only, self._is_leaf)
-        return iter(sorted(found, key=lambda pair: ".".join(pair[0]))) if self._sort else found
+    def _places(self) -> Iterator[tuple[Any, Path]]:
+        found = places(self._node, self._deep, self._leaves_only, self._is_leaf)
+        return iter(sorted(found, key=lambda place: ".".join(place[1]))) if self._sort else found
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._pairs())
+        if not (self._deep or self._leaves_only):
+            return len(list(self._node._keys()))
+        return sum(1 for _ in self._places())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)!r})"
@@ -75,8 +82,11 @@ class View:
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError
 
-    def _show(self, child: Any) -> Any:
-        return self._node._shown(child) if isinstance(child, Tensor) else child
+
+
+def _show(holder: Any, key: str) -> Any:
+    child = holder._get(key)
+    return holder._shown(child) if isinstance(child, Tensor) else child
 
 
 def _plain(path: Path) -> str | Path:
@@ -89,7 +99,7 @@ class KeysView(View):
     def __iter__(self) -> Iterator[Any]:
         if not (self._deep or self._leaves_only or self._sort):
             return iter(list(self._node._keys()))
-        return (_plain(path) for path, _ in self._pairs())
+        return (_plain(path) for _, path in self._places())
 
     def __contains__(self, key: Any) -> bool:
         path = nested.unravel_key_to_tuple(key)
@@ -128,22 +138,22 @@ class ValuesView(View):
     """The values."""
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._show(child) for _, child in self._pairs())
+        return (_show(holder, path[-1]) for holder, path in self._places())
 
 
 class ItemsView(View):
     """The pairs of key and value; a nested key is a tuple."""
 
     def __iter__(self) -> Iterator[Any]:
-        return ((_plain(path), self._show(child)) for path, child in self._pairs())
+        return ((_plain(path), _show(holder, path[-1])) for holder, path in self._places())
 
 
 def find(node: Any, path: Path) -> Any:
-    """Return the raw child at a path, or None."""
+    """Return the raw child at a path, or None; of a lazy stack, one member's value stands for a value."""
     for key in path:
         if not isinstance(node, Core) or key not in node._keys():
             return None
-        node = node._get(key)
+        node = node._look(key)
     return node
 
 

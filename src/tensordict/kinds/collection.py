@@ -7,6 +7,7 @@ from typing import Any
 from tensordict.ops.cast import Cast
 from tensordict.ops.convert import Convert
 from tensordict.ops.describe import Describe
+from tensordict.ops.join import Join
 from tensordict.ops.keyed import Keyed
 from tensordict.ops.parallel.words import Parallel
 from tensordict.ops.pointwise import Pointwise
@@ -15,7 +16,7 @@ from tensordict.ops.shape import Shape
 from tensordict.ops.store import Store
 
 
-class TensorCollection(Keyed, Pointwise, Reduce, Shape, Cast, Store, Convert, Parallel, Describe):
+class TensorCollection(Keyed, Pointwise, Reduce, Shape, Cast, Store, Convert, Join, Parallel, Describe):
     """Be the base of every container: tensordicts, lazy stacks, tensorclasses, non-tensors.
 
     Examples:
@@ -29,6 +30,10 @@ class TensorCollection(Keyed, Pointwise, Reduce, Shape, Cast, Store, Convert, Pa
     def _lazily(self, items: Any, dim: int) -> Any:
         """Return nodes of which this is the first as a lazy stack."""
         return self._lazy_kind(*items, stack_dim=dim)
+
+    def _look(self, key: str) -> Any:
+        """Return a child for its class and its keys; its values may be those of a part of it."""
+        return self._get(key)
 
     def _given(self) -> Any:
         """Return what a user gets who reads this child by key."""

@@ -19,6 +19,7 @@ from tensordict.ops.describe import as_batch, as_names
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.mapped import present
+from tensordict.storage.memmap import Handle, handle, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -222,11 +223,12 @@ class TensorDict(TensorDictBase):
         self[items] = value
         return self
 
-    def _writable(self) -> None:
-        if self._home is not None and self._home.mode == "r":
-            raise PermissionError(
-                f"cannot write: this TensorDict was opened from {self._home.path!r} with mode='r'; open it with mode='r+'"
-            )
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_dict": {k: _packed(v) for k, v in self._dict.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        children = {k: restore(v) if isinstance(v, Handle) else v for k, v in state["_dict"].items()}
+        super().__setstate__({**state, "_dict": children})
 
     def _get(self, key: str) -> Any:
         try:
@@ -307,6 +309,12 @@ class TensorDict(TensorDictBase):
 
     def _members(self, dim: int) -> Sequence[Any]:
         return self.unbind(dim)
+
+
+def _packed(child: Any) -> Any:
+    """Return a child as it is pickled: a mapped leaf as the name of its file."""
+    sent = handle(child) if isinstance(child, Tensor) else None
+    return child if sent is None else sent
 
 
 def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:

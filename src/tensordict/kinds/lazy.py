@@ -194,6 +194,10 @@ class LazyStackedTensorDict(TensorDictBase):
                 f"Read them with get({key!r}, as_list=True), as_nested_tensor=True or as_padded_tensor=True."
             ) from error
 
+    def _look(self, key: str) -> Any:
+        part = self._tensordicts[0]._look(key)
+        return part if isinstance(part, Tensor) else self._get(key)
+
     def _set(self, key: str, child: Any) -> None:
         for member, part in zip(self._tensordicts, child.unbind(self.stack_dim), strict=True):
             member._set(key, part)

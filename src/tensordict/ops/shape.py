@@ -89,11 +89,11 @@ class Shape(Core):
         d = dims.wrap(dim, len(self._meta.batch) + 1)
         return self._move(dims.inserting(d), lambda v: v.unsqueeze(d))
 
-    def squeeze(self, dim: int | None = None) -> Self:
+    def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
         """Return a view without a batch dim of size one, or without all of them.
 
         Args:
-            dim: the dim; when its size is not one, nothing is dropped. None (default) drops every dim of size one.
+            dim: the dim or dims; one whose size is not one stays. None (default) drops every dim of size one.
 
         Examples:
             >>> import torch
@@ -102,7 +102,8 @@ class Shape(Core):
             torch.Size([3])
         """
         batch = self._meta.batch
-        candidates = range(len(batch)) if dim is None else (dims.wrap(dim, len(batch)),)
+        wanted = range(len(batch)) if dim is None else (dim,) if isinstance(dim, int) else dim
+        candidates = dims.wrap_all(wanted, len(batch))
         gone = tuple(d for d in candidates if batch[d] == 1)
         return self._move(dims.dropping(*gone), lambda v: v.squeeze(gone)) if gone else self
 

@@ -17,7 +17,7 @@ from tensordict.core.walk import find
 from tensordict.kinds.collection import TensorCollection
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.ops.ragged import jagged, lengths_mask, padded
-from tensordict.roof.join import maybe_dense_stack
+from tensordict.ops.join import maybe_dense_stack
 
 Path = tuple[str, ...]
 
@@ -105,7 +105,7 @@ class _Ragged:
 
 
 def _part(sample: Any, path: Path) -> Tensor:
-    found = find(sample, path)
+    found = None if find(sample, path) is None else sample.get(path)
     if not isinstance(found, Tensor):
         raise KeyError(f"collate got the key {_shown(path)!r}, but a sample holds {found!r} there; expected a tensor")
     return found

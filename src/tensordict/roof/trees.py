@@ -1,13 +1,16 @@
-"""Register the containers with `torch.utils._pytree`, so that generic tree functions keep them."""
+"""Tell torch of the containers: its tree functions keep them, and `torch.load` accepts them by default."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch.serialization import add_safe_globals
 from torch.utils._pytree import MappingKey, register_pytree_node
 
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
+from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.meta import Meta
 
 
 def _flatten(node: Any) -> tuple[list[Any], Any]:
@@ -42,3 +45,6 @@ register_pytree_node(
 register_pytree_node(
     LazyStackedTensorDict, _flatten_stack, _unflatten_stack, serialized_type_name="tensordict.LazyStackedTensorDict"
 )
+
+# unpickling these runs nothing but their own `__setstate__`
+add_safe_globals([TensorDict, LazyStackedTensorDict, NonTensorData, NonTensorStack, Meta])

@@ -118,3 +118,12 @@ def _into(out: Any, result: Any) -> Any:
 
 implements(torch.stack)(stack)
 implements(torch.cat, torch.concat, torch.concatenate)(cat)
+
+
+class Join(Core):
+    """Requires: `_stack`, `_cat`, `_lazily`. Gives: the joining words as class methods."""
+
+    stack = staticmethod(stack)
+    cat = staticmethod(cat)
+    lazy_stack = staticmethod(lazy_stack)
+    maybe_dense_stack = staticmethod(maybe_dense_stack)
