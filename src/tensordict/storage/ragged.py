@@ -15,8 +15,8 @@ from tensordict.storage.memmap import copy_leaf, leaf_of, map_file, nested_over
 def sizes_of(tensor: Tensor) -> Tensor:
     """Return the sizes of the rows of a strided nested tensor, shape [rows, dims of a row]."""
     sizes = tensor._nested_tensor_size()
-    # Without rows torch gives a scalar.
-    return sizes if sizes.dim() == 2 else sizes.new_zeros(0, 0)
+    # Without rows torch gives a scalar of another dtype.
+    return sizes if sizes.dim() == 2 else torch.zeros(0, 0, dtype=torch.int64)
 
 
 def write_nested(path: str, sizes_path: str, tensor: Tensor) -> Tensor:
