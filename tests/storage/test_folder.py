@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import struct
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ class TestMetadataIsChecked:
             ({"x": leaf([2]) | {"file": "../x.memmap"}}, "x"),
             ({"x": leaf([2]) | {"file": "meta.json"}}, "x"),
             ({"x": leaf([2]) | {"is_nested": True}}, "x"),
+            ({"x": leaf([2, 2]) | {"is_nested": 1}}, "x"),
             ({"x": {}}, "x"),
             ({"x": 3}, "x"),
             ({"shape": [1.5]}, "shape"),
@@ -279,6 +281,60 @@ class TestReusedFolders:
         node = Folder(tmp_path)
         assert node.keys() == {"y": "leaf", "in": "node"}
         assert node.read("y").tolist() == [0, 5, 0]
+
+
+def nested(*rows: Tensor) -> Tensor:
+    return torch.nested.nested_tensor(list(rows), layout=torch.strided)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+class TestNestedTensors:
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            (torch.arange(6).view(2, 3), torch.arange(12).view(4, 3)),
+            (torch.ones(2, 1, 3), torch.zeros(0, 5, 2), torch.ones(1, 2, 2)),
+            (torch.ones(0, 3), torch.ones(0, 3)),
+            (torch.tensor(1.0), torch.tensor(2.0)),
+            (),
+        ],
+    )
+    def test_they_come_back(self, tmp_path: Path, rows: tuple[Tensor, ...]) -> None:
+        node = dense(tmp_path, {"x": nested(*rows)})
+        for read in (node.read("x"), Folder(tmp_path).read("x"), Folder(tmp_path, "r").read("x")):
+            assert read.is_nested
+            assert [row.tolist() for row in read.unbind()] == [row.tolist() for row in rows]
+
+    def test_rows_are_written_to_the_file(self, tmp_path: Path) -> None:
+        node = dense(tmp_path, {"x": nested(torch.ones(2, 3), torch.ones(4, 3))})
+        node.read("x")[1].fill_(5)
+        assert Folder(tmp_path).read("x")[1].sum() == 60
+
+    def test_the_published_layout(self, tmp_path: Path) -> None:
+        meta = {"x": leaf([2, 1]) | {"is_nested": True}, "shape": [2], "device": "cpu"} | HEAD
+        save(tmp_path, meta, x=struct.pack("3f", 1, 2, 3), **{"x.shape": struct.pack("2q", 1, 2)})
+        assert [row.tolist() for row in Folder(tmp_path).read("x").unbind()] == [[1.0], [2.0, 3.0]]
+        for sizes in ((1, 3), (-1, 4), (1 << 62, 1 << 62)):
+            (tmp_path / "x.shape.memmap").write_bytes(struct.pack("2q", *sizes))
+            with pytest.raises(ValueError, match=r"x.*\.memmap"):
+                Folder(tmp_path).read("x")
+
+    def test_their_files_meet_no_other_key(self, tmp_path: Path) -> None:
+        values = {"x.shape": torch.ones(2), "x": nested(torch.ones(1), torch.ones(2)), "y": nested(torch.ones(3))}
+        dense(tmp_path, values | {"y.shape": torch.zeros(5)})
+        node = Folder(tmp_path)
+        assert node.read("x.shape").tolist() == [1.0, 1.0]
+        assert node.read("x")[1].tolist() == [1.0, 1.0]
+        assert node.read("y.shape").tolist() == [0.0] * 5
+        assert node.read("y")[0].tolist() == [1.0] * 3
+        dense(tmp_path, {"x": torch.ones(2)})
+        assert sorted(os.listdir(tmp_path)) == ["meta.json", "x.memmap"]
+
+    def test_they_cross_processes_by_name(self, tmp_path: Path) -> None:
+        tensor = dense(tmp_path, {"x": nested(torch.ones(2), torch.ones(3))}).read("x")
+        received = pickle.loads(ForkingPickler.dumps(tensor))
+        received[1].fill_(7)
+        assert tensor[1].tolist() == [7.0] * 3
 
 
 json_values = st.recursive(

@@ -15,6 +15,7 @@ from tensordict.storage import layout
 from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import MODES, copy_leaf, leaf_of, map_file, new_leaf, replace_file
+from tensordict.storage.ragged import read_nested, sizes_of, write_nested
 
 
 class Folder:
@@ -54,7 +55,7 @@ class Folder:
             os.makedirs(self.path, exist_ok=True)
         else:
             self._open()
-        self._taken = {layout.folded(entry.file): key for key, entry in self._entries.items()}
+        self._taken = {layout.folded(name): key for key, entry in self._entries.items() for name in entry.files}
 
     @property
     def writable(self) -> bool:
@@ -97,10 +98,13 @@ class Folder:
             self._replace(name, pickle.dumps({"data": record.data} if name == layout.PICKLE else record.data))
         self._replace(META, text)
         self._record = record
-        kept = {entry.file for entry in self._entries.values()}
+        kept = {name for entry in self._entries.values() for name in entry.files}
         for entry in old:
-            if entry.file not in kept:
+            if entry.dtype is None and entry.file not in kept:
                 _discard(self.path, entry)
+            elif entry.dtype is not None:
+                for name in set(entry.files) - kept:
+                    _unlink(os.path.join(self.path, name))
 
     def _replace(self, name: str, content: bytes) -> None:
         with replace_file(os.path.join(self.path, name)) as (_, temporary), open(temporary, "wb") as file:
@@ -118,33 +122,42 @@ class Folder:
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         file = self._enter(key, "leaf")
         leaf = new_leaf(os.path.join(self.path, file), shape, dtype)
-        return self._keep(key, file, leaf)
+        self._enter_as(key, Entry(file, *spec_of(leaf)))
+        self._leaves[key] = leaf
+        return leaf
 
     def write(self, key: str, tensor: Tensor) -> Tensor:
-        file = self._enter(key, "leaf")
-        leaf = copy_leaf(os.path.join(self.path, file), tensor)
-        return self._keep(key, file, leaf)
+        file = self._enter(key, "leaf", nested=tensor.is_nested)
+        path = os.path.join(self.path, file)
+        if tensor.is_nested:
+            leaf = write_nested(path, os.path.join(self.path, layout.sizes_name(file)), tensor)
+            entry = Entry(file, tuple(sizes_of(leaf).shape), tensor.dtype, nested=True)
+        else:
+            leaf = copy_leaf(path, tensor)
+            entry = Entry(file, *spec_of(leaf))
+        self._enter_as(key, entry)
+        self._leaves[key] = leaf
+        return leaf
 
-    def _enter(self, key: str, kind: Child) -> str:
+    def _enter(self, key: str, kind: Child, *, nested: bool = False) -> str:
         """Return the file name of a key that is about to be written."""
         self._require_writable()
         entry = self._entries.get(key)
-        if entry is not None and (entry.dtype is None) == (kind == "node"):
+        if entry is not None and (entry.dtype is None) == (kind == "node") and entry.nested == nested:
             return entry.file
         others = {name for name, owner in self._taken.items() if owner != key} if entry else self._taken
-        return layout.free_name(key, kind, others)
+        return layout.free_name(key, kind, others, nested=nested)
 
-    def _keep(self, key: str, file: str, leaf: Tensor) -> Tensor:
+    def _enter_as(self, key: str, entry: Entry) -> None:
         self._forget(key)
-        self._entries[key] = Entry(file, *spec_of(leaf))
-        self._taken[layout.folded(file)] = key
-        self._leaves[key] = leaf
-        return leaf
+        self._entries[key] = entry
+        self._taken |= {layout.folded(name): key for name in entry.files}
 
     def _forget(self, key: str) -> None:
         entry = self._entries.get(key)
         if entry is not None:
-            self._taken.pop(layout.folded(entry.file), None)
+            for name in entry.files:
+                self._taken.pop(layout.folded(name), None)
             self._leaves.pop(key, None)
             self._children.pop(key, None)
 
@@ -155,10 +168,14 @@ class Folder:
             entry = self._entries[key]
             if entry.dtype is None:
                 raise KeyError(f"key {key!r} in {self.path!r} is a node; read it with child()")
-            nbytes = byte_count(entry.shape, entry.dtype)
             mode = "r" if self.mode == "r" else "r+"
-            storage = map_file(f"{self.path}/{entry.file}", nbytes, mode)
-            leaf = self._leaves[key] = leaf_of(storage, 0, entry.shape, entry.dtype)
+            path = f"{self.path}/{entry.file}"
+            if entry.nested:
+                leaf = read_nested(path, layout.sizes_name(path), entry.shape, entry.dtype, mode)
+            else:
+                storage = map_file(path, byte_count(entry.shape, entry.dtype), mode)
+                leaf = leaf_of(storage, 0, entry.shape, entry.dtype)
+            self._leaves[key] = leaf
         return leaf
 
     def leaves(self) -> dict[str, Tensor]:
@@ -188,9 +205,7 @@ class Folder:
         elif self.writable:
             file = self._enter(key, "node")
             child = Folder(os.path.join(self.path, file), "w", allow_pickle=self._allow_pickle)
-            self._forget(key)
-            self._entries[key] = Entry(file)
-            self._taken[layout.folded(file)] = key
+            self._enter_as(key, Entry(file))
         else:
             require_key(
                 [name for name, kind in self.keys().items() if kind == "node"], key, f"the nodes of {self.path!r}"
@@ -218,10 +233,11 @@ def _entries_of(folder: str) -> list[Entry]:
 
 def _discard(folder: str, entry: Entry) -> None:
     """Remove what an old `meta.json` names, and nothing else that may lie in the folder."""
-    path = os.path.join(folder, entry.file)
     if entry.dtype is not None:
-        _unlink(path)
+        for name in entry.files:
+            _unlink(os.path.join(folder, name))
         return
+    path = os.path.join(folder, entry.file)
     if os.path.islink(path):
         return
     for inner in _entries_of(path):

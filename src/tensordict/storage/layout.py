@@ -51,7 +51,8 @@ _KINDS = {name.partition(":")[2]: kind for kind, name in _TYPES.items()}
 class Entry(NamedTuple):
     """One child of a node: `file` is its name in the folder; a leaf has a dtype, a node has none.
 
-    `type` is the class name that the parent notes for a node, `batch` the batch size of a non-tensor.
+    `type` is the class name that the parent notes for a node, `batch` the batch size of a non-tensor. The shape of a
+    nested leaf is that of its sizes, which have a file of their own.
     """
 
     file: str
@@ -59,9 +60,20 @@ class Entry(NamedTuple):
     dtype: torch.dtype | None = None
     type: str = ""
     batch: tuple[int, ...] | None = None
+    nested: bool = False
+
+    @property
+    def files(self) -> list[str]:
+        """Every name in the folder that belongs to this child."""
+        return [self.file, sizes_name(self.file)] if self.nested else [self.file]
 
 
 # --- names
+
+
+def sizes_name(file: str) -> str:
+    """Return the name of the file that holds the sizes of a nested leaf."""
+    return file.removesuffix(SUFFIX) + ".shape" + SUFFIX
 
 
 def plain_name(key: str, kind: Literal["leaf", "node"]) -> str:
@@ -77,10 +89,11 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def free_name(key: str, kind: Literal["leaf", "node"], taken: Container[str]) -> str:
+def free_name(key: str, kind: Literal["leaf", "node"], taken: Container[str], *, nested: bool = False) -> str:
     """Return the usual name of a key, or a digest of the key when that is too long or taken; `taken` is folded."""
     name = plain_name(key, kind)
-    if folded(name) not in taken and name != META:
+    free = folded(name) not in taken and not (nested and folded(sizes_name(name)) in taken)
+    if free and name != META:
         try:
             if len(name.encode()) <= 240:
                 return name
@@ -192,12 +205,13 @@ def _entry(key: str, value: Any, path: str) -> Entry:
     dtype = _DTYPES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
     if dtype is None:
         raise _wrong(path, key, "the name of a torch dtype", value["dtype"])
-    if value.get("is_nested"):
-        raise ValueError(f"{path}: entry {key!r}: nested tensors cannot be read from a folder")
     shape = _sizes(value.get("shape"), path, key)
     if math.prod(shape) * dtype.itemsize >= 1 << 63:
         raise _wrong(path, key, "a shape that fits in memory", list(shape))
-    return Entry(file or plain_name(key, "leaf"), shape, dtype)
+    nested = value.get("is_nested", False)
+    if type(nested) is not bool or (nested and len(shape) != 2):
+        raise _wrong(path, key, "is_nested to be a bool, and the shape of the sizes if it is true", value)
+    return Entry(file or plain_name(key, "leaf"), shape, dtype, nested=nested)
 
 
 def _is_path(name: str) -> bool:
@@ -290,7 +304,7 @@ def _dump_dense(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
         if entry.dtype is None:
             value = {"type": entry.type} if entry.batch is None else {"type": entry.type, "batch": list(entry.batch)}
         else:
-            value = {"device": "cpu", "shape": list(entry.shape), "dtype": str(entry.dtype), "is_nested": False}
+            value = {"device": "cpu", "shape": list(entry.shape), "dtype": str(entry.dtype), "is_nested": entry.nested}
         usual = entry.file == plain_name(key, "node" if entry.dtype is None else "leaf")
         if usual and key not in _FIELDS:
             raw[key] = value

@@ -317,7 +317,9 @@ class MemoryMappedTensor(torch.Tensor):
 
 def present(tensor: Tensor) -> Tensor:
     """Return what a user is handed for a leaf: a `MemoryMappedTensor` over the same memory, if it is mapped."""
-    return tensor if home_of(tensor) is None else tensor.as_subclass(MemoryMappedTensor)
+    if home_of(tensor) is None or tensor.is_nested:
+        return tensor
+    return tensor.as_subclass(MemoryMappedTensor)
 
 
 def _restore_mapped(sent: Handle) -> Tensor:

@@ -266,6 +266,8 @@ def handle(tensor: Tensor) -> Handle | None:
     >>> restore(handle(a[2:4]))
     tensor([2, 3])
     """
+    if tensor.is_nested:
+        return None
     home = home_of(tensor)
     if home is None and not (tensor.device.type == "cpu" and tensor.layout is torch.strided and is_shared(tensor)):
         return None
@@ -316,9 +318,22 @@ def restore(sent: Handle) -> Tensor:
     return leaf.requires_grad_() if requires_grad else leaf
 
 
+def nested_over(values: Tensor, sizes: Tensor) -> Tensor:
+    """Return the strided nested tensor over the elements of its rows; `sizes` has a row of sizes for each."""
+    starts = torch.zeros(len(sizes), dtype=torch.int64)
+    strides = torch.ones_like(sizes)
+    if len(sizes):
+        starts[1:] = sizes.prod(1).cumsum(0)[:-1]
+        strides[:, :-1] = sizes[:, 1:].flip(1).cumprod(1).flip(1)
+    return torch._nested_view_from_buffer(values, sizes, strides, starts)
+
+
 def _reduce_plain(tensor: Tensor) -> Any:
     # torch would look for the file descriptor of the mapping, which is closed.
-    if home_of(tensor) is None or (sent := handle(tensor)) is None:
+    mapped = home_of(tensor) is not None
+    if mapped and tensor.is_nested:
+        return nested_over, (tensor.values(), tensor._nested_tensor_size())
+    if not mapped or (sent := handle(tensor)) is None:
         return reduce_tensor(tensor)  # type: ignore[no-untyped-call]
     return restore, (sent,)
 
