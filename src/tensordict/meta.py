@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from tensordict.aliases import Batch, Names
+from tensordict.aliases import Batch, Names, SizeLike
 
 
 class Meta(NamedTuple):
@@ -17,4 +18,40 @@ class Meta(NamedTuple):
     names: Names = None
 
 
-EMPTY = Meta(())
+def as_batch(value: SizeLike | None) -> Batch:
+    """Return a batch size as a tuple of ints.
+
+    Raises:
+        TypeError: if it is not an int or a sequence of ints.
+        ValueError: if a size is negative.
+    """
+    if value is None:
+        return ()
+    try:
+        batch = (int(value),) if isinstance(value, int) else tuple(value)
+    except TypeError:
+        raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}") from None
+    if any(type(size) is not int for size in batch):
+        if not all(isinstance(size, (int, torch.SymInt)) or hasattr(size, "__index__") for size in batch):
+            raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}")
+        batch = tuple(size if isinstance(size, torch.SymInt) else int(size) for size in batch)
+    if any(size < 0 for size in batch if type(size) is int):
+        raise ValueError(f"batch_size must not be negative, got {list(batch)}")
+    return batch
+
+
+def as_names(value: Sequence[str | None] | None, ndim: int) -> Names:
+    """Return the names of batch dims as a tuple, or None when none is named.
+
+    Raises:
+        RuntimeError: if their number is not that of the batch dims, or a name is there twice.
+    """
+    if value is None:
+        return None
+    names = tuple(value)
+    if len(names) != ndim:
+        raise RuntimeError(f"expected {ndim} names, one for each batch dim, got {list(names)!r}")
+    given = [name for name in names if name is not None]
+    if len(set(given)) < len(given):
+        raise RuntimeError(f"names must differ, got {list(names)!r}")
+    return names if given else None

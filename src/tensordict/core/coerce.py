@@ -90,6 +90,4 @@ def _sequence(value: Any, meta: Meta) -> Any:
 
 
 def _all_numbers(value: Any) -> bool:
-    return all(
-        _all_numbers(item) if isinstance(item, (list, tuple)) else isinstance(item, _NUMBERS) for item in value
-    )
+    return all(_all_numbers(item) if isinstance(item, (list, tuple)) else isinstance(item, _NUMBERS) for item in value)

@@ -83,7 +83,6 @@ class View:
         raise NotImplementedError
 
 
-
 def _show(holder: Any, key: str) -> Any:
     child = holder._get(key)
     return holder._shown(child) if isinstance(child, Tensor) else child
@@ -184,7 +183,7 @@ class Visit:
         for key in self._all_keys(node, others):
             parts = [self._part(one, key, path) for one in (node, *others)]
             at = (*path, key)
-            child = next((part for part in parts if isinstance(part, Core)), parts[0])
+            child: Any = next((part for part in parts if isinstance(part, Core)), parts[0])
             if self.is_leaf(type(child)):
                 result = self.call(at, parts)
             elif getattr(child, "_is_non_tensor", False):

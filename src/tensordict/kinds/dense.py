@@ -12,10 +12,10 @@ from tensordict import errors, keys
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core import coerce
 from tensordict.core.core import Core
+from tensordict.core.facts import Facts
 from tensordict.indexing import Plan
 from tensordict.kinds.collection import TensorDictBase
-from tensordict.meta import Meta
-from tensordict.ops.describe import as_batch, as_names
+from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.mapped import present
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _new = object.__new__
 
 
-def _of(children: dict[str, Any], meta: Meta) -> Any:
+def _of(children: dict[str, Any], meta: Meta) -> TensorDict:
     node = _new(TensorDict)
     node._dict = children
     node._meta = meta
@@ -84,7 +84,7 @@ class TensorDict(TensorDictBase):
         if source is not None and kwargs:
             raise TypeError(f"pass a source or keyword values, not both; got the keywords {sorted(kwargs)}")
         source = kwargs if source is None else source
-        if batch_size is None and isinstance(source, Core):
+        if batch_size is None and isinstance(source, Facts):
             batch_size = source.batch_size
             names = source.names if names is None and source._meta.names else names
             device = source._meta.device if device is None else device
@@ -172,7 +172,7 @@ class TensorDict(TensorDictBase):
             node._locked = self._locked
         return node
 
-    def _derived(self, children: dict[str, Any], meta: Meta) -> Any:
+    def _derived(self, children: dict[str, Any], meta: Meta) -> TensorDict:
         """Return a node whose leaves are views of mine: it shares my lock and my home."""
         node = _of(children, meta)
         if self._locked:
@@ -252,8 +252,7 @@ class TensorDict(TensorDictBase):
         return self
 
     def _like(self, children: dict[str, Any], meta: Meta) -> Self:
-        node: Self = _of(children, meta)
-        return node
+        return _of(children, meta)
 
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return call(self)
@@ -280,10 +279,10 @@ class TensorDict(TensorDictBase):
                 children[k] = room.create(k, tuple(v.shape), v.dtype)
         batch, device, names = self._meta
         device = torch.device("cpu") if kind == "memmap" else device
-        room.meta = Record("dense", batch, device and str(device), names)
+        room.meta = Record("dense", batch, None if device is None else str(device), names)
         node = _of(children, Meta(batch, device, names))
         node._home = node_home(room, kind)
-        return node  # type: ignore[no-any-return]
+        return node
 
     def _adopt(self, placed: Any) -> None:
         for k, v in placed._dict.items():
@@ -296,9 +295,12 @@ class TensorDict(TensorDictBase):
     @classmethod
     def _open(cls, room: Any) -> Any:
         record = room.meta
-        children = {k: room.read(k) if kind == "leaf" else open_room(room.child(k)) for k, kind in room.keys().items()}
-        device = None if record.device is None else torch.device(record.device)
-        node = _of(children, Meta(record.batch, device, record.names))
+        meta = Meta(record.batch, None if record.device is None else torch.device(record.device), record.names)
+        children = {
+            k: room.read(k) if kind == "leaf" else coerce.child(k, open_room(room.child(k)), Meta(record.batch))
+            for k, kind in room.keys().items()
+        }
+        node = _of(children, meta)
         node._home = node_home(room, "memmap")
         return node
 

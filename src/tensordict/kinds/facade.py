@@ -31,7 +31,7 @@ class Facade(TensorCollection):
         return meta
 
     @property
-    def _home(self) -> Any:  # type: ignore[override]
+    def _home(self) -> Any:
         return self._inner._home
 
     @property
@@ -141,5 +141,3 @@ class Facade(TensorCollection):
 def _open(node: Any) -> Any:
     """Return the node inside a facade, and any other value as it is."""
     return node._inner if isinstance(node, Facade) else node
-
-

@@ -15,10 +15,10 @@ from torch import Tensor
 from tensordict import dims, errors
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
+from tensordict.core.facts import Facts
 from tensordict.indexing import Plan
 from tensordict.kinds.collection import TensorDictBase
-from tensordict.meta import Meta
-from tensordict.ops.describe import as_batch, as_names
+from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.ragged import padded
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
@@ -216,11 +216,13 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _stamp(self, meta: Meta) -> Self:
         names = meta.names
-        self._name = names and names[self.stack_dim]
+        self._name = None if names is None else names[self.stack_dim]
         inner_batch = dims.drop(meta.batch, self.stack_dim)
         inner_names = names and dims.drop(names, self.stack_dim)
         if len(meta.batch) <= self.stack_dim:
-            raise RuntimeError(f"the batch size of a lazy stack has its stack dim {self.stack_dim}, got {list(meta.batch)}")
+            raise RuntimeError(
+                f"the batch size of a lazy stack has its stack dim {self.stack_dim}, got {list(meta.batch)}"
+            )
         for member in self._tensordicts:
             sizes = tuple(own if new == -1 else new for own, new in zip(member._meta.batch, inner_batch, strict=False))
             member._stamp(Meta(sizes if -1 in inner_batch else inner_batch, meta.device, inner_names or None))
@@ -261,7 +263,7 @@ class LazyStackedTensorDict(TensorDictBase):
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         members = [m._place(room.child(str(n)), kind, fill) for n, m in enumerate(self._tensordicts)]
         device = self._meta.device
-        room.meta = Record("lazy", None, device and str(device), stack_dim=self.stack_dim, stack_name=self._name)
+        room.meta = Record("lazy", None, None if device is None else str(device), stack_dim=self.stack_dim, stack_name=self._name)
         placed = self._again(members)
         placed._home = node_home(room, kind)
         return placed
@@ -354,7 +356,7 @@ class LazyStackedTensorDict(TensorDictBase):
             tensor([0, 1])
         """
         self._gate("insert a member")
-        if not isinstance(tensordict, Core) or tensordict.ndim != self._tensordicts[0].ndim:
+        if not isinstance(tensordict, Facts) or tensordict.ndim != self._tensordicts[0].ndim:
             raise errors.ShapeMismatch(
                 f"expected a tensordict with {self._tensordicts[0].ndim} batch dims, got {tensordict!r}"
             )

@@ -19,8 +19,7 @@ from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, plan
 from tensordict.kinds.collection import TensorCollection
-from tensordict.meta import Meta
-from tensordict.ops.describe import as_batch, as_names
+from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.store import LOADERS
 from tensordict.storage.base import Record
 
@@ -77,6 +76,18 @@ class NonTensor(TensorCollection):
 
     def _brief(self, depth: int, level: int) -> str:
         return "column" if isinstance(self, NonTensorStack) else type(self._given()).__name__
+
+    def _rebatched(self, batch: Batch) -> Any:
+        return self._widen("", batch)
+
+    def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
+        own = self._meta.batch
+        if own[: len(batch)] != batch[: len(own)]:
+            raise errors.batch_mismatch(key, batch, own)
+
+    def _widen(self, key: str, batch: Batch) -> Any:
+        own = self._meta.batch
+        return self.reshape(*own, *(1,) * (len(batch) - len(own))).expand(*batch)
 
     def _compare(self, call: Call, other: Any) -> Tensor:
         """Return a bool tensor of the batch shape: which rows compare true by value."""
@@ -249,7 +260,9 @@ class NonTensorStack(NonTensor):
 
     def __init__(self, *values: Any, stack_dim: int = 0) -> None:
         nodes = [v if isinstance(v, NonTensor) else NonTensorData(v) for v in values]
-        made: Any = self._stack(nodes, stack_dim) if nodes else self._of([], torch.zeros(0, dtype=torch.long), Meta((0,)))
+        made: Any = (
+            self._stack(nodes, stack_dim) if nodes else self._of([], torch.zeros(0, dtype=torch.long), Meta((0,)))
+        )
         self.__dict__.update(made.__dict__)
 
     @classmethod

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REGISTERED: dict[str, Any] = {}
-"""Every tensorclass by "module:QualName": the only classes that a saved folder can name."""
+"""Every tensorclass by "module.QualName": the only classes that a saved folder can name."""
 
 
 class _Options(typing.NamedTuple):
@@ -79,7 +79,7 @@ class TensorClass(Facade):
         super().__init_subclass__()
         cls._options = cls._options._replace(**options)
         _prepare(cls)
-        _REGISTERED[f"{cls.__module__}:{cls.__qualname__}"] = cls
+        _REGISTERED[f"{cls.__module__}.{cls.__qualname__}"] = cls
 
     def __class_getitem__(cls, options: Any) -> Any:
         names = (options,) if isinstance(options, str) else options
@@ -214,7 +214,7 @@ class TensorClass(Facade):
 
     def _place(self, room: Any, kind: str, fill: bool) -> Self:
         inner = self._inner._place(room.child("_tensordict"), kind, fill)
-        room.meta = Record("tensorclass", None, None, cls=f"{type(self).__module__}:{type(self).__qualname__}")
+        room.meta = Record("tensorclass", None, None, cls=f"{type(self).__module__}.{type(self).__qualname__}")
         inner._home = node_home(room, kind)
         return self._wrap(inner)
 
@@ -280,19 +280,18 @@ def _bind(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
         if name not in cls._fields:
             raise TypeError(f"{cls.__name__} has no field {name!r}; its fields are {list(cls._fields)}")
         values[name] = value
-    missing = []
-    for name, field in cls._fields.items():
-        if name in values:
-            continue
-        if field.default is not dataclasses.MISSING:
-            values[name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            values[name] = field.default_factory()
-        else:
-            missing.append(name)
+    missing = [name for name, field in cls._fields.items() if name not in values and not _has_default(field)]
     if missing:
         raise TypeError(f"{cls.__name__} is missing the fields {missing}")
-    return {name: values[name] for name in cls._fields}
+    return {name: values[name] if name in values else _default(cls._fields[name]) for name in cls._fields}
+
+
+def _has_default(field: Any) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default is not dataclasses.MISSING else field.default_factory()
 
 
 def _alike(one: type, other: type) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tensordict.aliases import DeviceLike
 from tensordict.core.core import Core
+from tensordict.core.facts import Facts
 from tensordict.ops.rows import Unary, dress
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _cast(name: str, dtype: torch.dtype) -> Unary:
     return cast(Unary, word)
 
 
-class Cast(Core):
+class Cast(Facts):
     """Requires: `_map`, `_stamp`. Gives: `to`, `cpu`, `cuda`, `pin_memory` and the dtype words."""
 
     bfloat16 = _cast("bfloat16", torch.bfloat16)
@@ -107,7 +108,7 @@ class Cast(Core):
             )
         if move.batch_size is not None:
             moved = moved.clone(False) if moved is self else moved  # type: ignore[attr-defined]
-            moved.batch_size = move.batch_size  # type: ignore[attr-defined]
+            moved.batch_size = move.batch_size
         return moved
 
     def cpu(self, **kwargs: Any) -> Self:

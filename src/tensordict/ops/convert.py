@@ -13,12 +13,13 @@ from tensordict import errors
 from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core import walk
 from tensordict.core.core import Core
+from tensordict.core.facts import Facts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Convert(Core):
+class Convert(Facts):
     """Requires: `_map`, `_fold`, `_dense`. Gives: copies, autograd words, dicts, automatic batch sizes."""
 
     # ---- copies
@@ -71,7 +72,7 @@ class Convert(Core):
             >>> type(lazy_stack([TensorDict({"x": 1}), TensorDict({"x": 2})]).contiguous()).__name__
             'TensorDict'
         """
-        return self._dense()._map(lambda v: v.contiguous())  # type: ignore[attr-defined]
+        return self._dense()._map(lambda v: v.contiguous())
 
     def is_contiguous(self) -> bool:
         """Tell whether all leaves are contiguous in memory.
@@ -192,7 +193,7 @@ class Convert(Core):
         for key in self._keys():
             child = self._get(key)
             if isinstance(child, Tensor):
-                found[key] = self._shown(child)  # type: ignore[attr-defined]
+                found[key] = self._shown(child)
             else:
                 found[key] = child.tolist() if child._is_non_tensor else child.to_dict()
         return found
@@ -263,7 +264,7 @@ class Convert(Core):
             >>> TensorDict({"x": torch.zeros(3, 4), "y": torch.zeros(3, 4)}).auto_batch_size_().batch_size
             torch.Size([3, 4])
         """
-        self.batch_size = []  # type: ignore[attr-defined]
+        self.batch_size = []
         shapes = []
         for key in self._keys():
             child = self._get(key)
@@ -271,12 +272,12 @@ class Convert(Core):
                 child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
             if isinstance(child, Tensor) or not child._is_non_tensor:
                 shapes.append(tuple(child.shape))
-        batch = []
+        batch: list[int] = []
         for sizes in zip(*shapes):  # noqa: B905 - the shortest shape ends the batch
             if len(set(sizes)) > 1 or len(batch) == batch_dims:
                 break
             batch.append(sizes[0])
-        self.batch_size = batch  # type: ignore[attr-defined]
+        self.batch_size = batch
         return self
 
     # ---- ragged values of a lazy stack

@@ -1,14 +1,13 @@
-"""How a node is read and written down: sizes and names as users give them, and its repr."""
+"""How a node is written down: its repr."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tensordict.aliases import Batch, Names, SizeLike
 from tensordict.core.core import Core
 
 _SHORT = {
@@ -30,45 +29,6 @@ _SHORT = {
     torch.complex128: "c128",
 }
 _WIDTH = 100
-
-
-def as_batch(value: SizeLike | None) -> Batch:
-    """Return a batch size as a tuple of ints.
-
-    Raises:
-        TypeError: if it is not an int or a sequence of ints.
-        ValueError: if a size is negative.
-    """
-    if value is None:
-        return ()
-    try:
-        batch = (int(value),) if isinstance(value, int) else tuple(value)
-    except TypeError:
-        raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}") from None
-    if any(type(size) is not int for size in batch):
-        if not all(isinstance(size, (int, torch.SymInt)) or hasattr(size, "__index__") for size in batch):
-            raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}")
-        batch = tuple(size if isinstance(size, torch.SymInt) else int(size) for size in batch)
-    if any(size < 0 for size in batch if type(size) is int):
-        raise ValueError(f"batch_size must not be negative, got {list(batch)}")
-    return batch
-
-
-def as_names(value: Sequence[str | None] | None, ndim: int) -> Names:
-    """Return the names of batch dims as a tuple, or None when none is named.
-
-    Raises:
-        RuntimeError: if their number is not that of the batch dims, or a name is there twice.
-    """
-    if value is None:
-        return None
-    names = tuple(value)
-    if len(names) != ndim:
-        raise RuntimeError(f"expected {ndim} names, one for each batch dim, got {list(names)!r}")
-    given = [name for name in names if name is not None]
-    if len(set(given)) < len(given):
-        raise RuntimeError(f"names must differ, got {list(names)!r}")
-    return names if given else None
 
 
 class Describe(Core):

@@ -108,7 +108,9 @@ def _nodes(items: Sequence[Any], word: str) -> list[Any]:
         raise RuntimeError(f"{word} expects at least one tensordict, got none")
     for at, item in enumerate(found):
         if not isinstance(item, Core):
-            raise TypeError(f"{word} expects tensordicts only, got {item!r} of type {type(item).__name__} at number {at}")
+            raise TypeError(
+                f"{word} expects tensordicts only, got {item!r} of type {type(item).__name__} at number {at}"
+            )
     return found
 
 

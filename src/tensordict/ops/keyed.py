@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,142 +11,20 @@ from torch import Tensor
 from tensordict import errors, indexing
 from tensordict.aliases import NO_DEFAULT, NestedKey, SizeLike
 from tensordict.core import coerce, walk
-from tensordict.core.core import Core
+from tensordict.core.core import Core, S
+from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
-from tensordict.meta import Meta
-from tensordict.ops.describe import as_batch, as_names
+from tensordict.meta import Meta, as_batch, as_names
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+F = TypeVar("F", bound="Keyed")
 IsLeaf = Callable[[type], bool]
 
 
-class Keyed(Core):
+class Keyed(Facts):
     """Requires: `_get`, `_set`, `_del`, `_keys`, `_restructure`, `_like`. Gives: the words on keys and properties."""
-
-    # ---- properties
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """Return the batch size: the leading dims that all values share; set it to change what counts as batch.
-
-        Raises:
-            RuntimeError: when set to sizes that are not the leading dims of every value.
-
-        Examples:
-            >>> import torch
-            >>> from tensordict import TensorDict
-            >>> td = TensorDict({"x": torch.zeros(3, 4)}, [3])
-            >>> td.batch_size = [3, 4]
-            >>> td.batch_size
-            torch.Size([3, 4])
-        """
-        return torch.Size(self._meta.batch)
-
-    @batch_size.setter
-    def batch_size(self, value: SizeLike) -> None:
-        batch = as_batch(value)
-        for key in self._keys():
-            shape = tuple(self._get(key).shape)
-            if shape[: len(batch)] != batch and not getattr(self._get(key), "_is_non_tensor", False):
-                raise errors.batch_mismatch(key, batch, shape)
-        names = self._meta.names
-        if names is not None:
-            names = (names + (None,) * len(batch))[: len(batch)]
-        self._stamp(Meta(batch, self._meta.device, names))
-        for key in self._keys():
-            child = self._get(key)
-            if isinstance(child, Core) and child._meta.batch[: len(batch)] != batch:
-                child.batch_size = batch  # type: ignore[attr-defined]
-
-    @property
-    def shape(self) -> torch.Size:
-        """Return the batch size.
-
-        Examples:
-            >>> import torch
-            >>> from tensordict import TensorDict
-            >>> TensorDict({"x": torch.zeros(3, 4)}, [3]).shape
-            torch.Size([3])
-        """
-        return torch.Size(self._meta.batch)
-
-    def size(self, dim: int | None = None) -> Any:
-        """Return the batch size, or its size along a dim.
-
-        Args:
-            dim: a batch dim, or None.
-
-        Examples:
-            >>> import torch
-            >>> from tensordict import TensorDict
-            >>> TensorDict({"x": torch.zeros(3, 4)}, [3]).size(0)
-            3
-        """
-        return self.batch_size if dim is None else self.batch_size[dim]
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of batch dims.
-
-        Examples:
-            >>> import torch
-            >>> from tensordict import TensorDict
-            >>> TensorDict({"x": torch.zeros(3, 4)}, [3]).ndim
-            1
-        """
-        return len(self._meta.batch)
-
-    batch_dims = ndim
-
-    def dim(self) -> int:
-        """Return the number of batch dims.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> TensorDict({}, [3]).dim()
-            1
-        """
-        return len(self._meta.batch)
-
-    ndimension = dim
-
-    def numel(self) -> int:
-        """Return the number of rows: the product of the batch size, at least one.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> TensorDict({}, [3, 2]).numel()
-            6
-        """
-        return max(1, self.batch_size.numel())
-
-    @property
-    def device(self) -> torch.device | None:
-        """Return the device that all values are on, or None when each is where it is.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> TensorDict({}, device="cpu").device
-            device(type='cpu')
-        """
-        return self._meta.device
-
-    @property
-    def names(self) -> list[str | None]:
-        """Return the names of the batch dims, None for one without a name; set it to rename them.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> TensorDict({}, [3, 2], names=["time", None]).names
-            ['time', None]
-        """
-        return list(self._meta.names or (None,) * len(self._meta.batch))
-
-    @names.setter
-    def names(self, value: Sequence[str | None] | None) -> None:
-        self._stamp(self._meta._replace(names=as_names(value, len(self._meta.batch))))
 
     # ---- reading
 
@@ -154,7 +32,7 @@ class Keyed(Core):
         """Return a value as users get it: non-tensors as the object that they hold."""
         if type(key) is str:
             child = self._get(key)
-            return self._shown(child) if isinstance(child, Tensor) else child._given()  # type: ignore[attr-defined]
+            return self._shown(child) if isinstance(child, Tensor) else child._given()
         node: Any = self
         *path, last = unravel_key_to_tuple(key)
         for part in path:
@@ -282,6 +160,12 @@ class Keyed(Core):
     def _door(self, key: str, value: Any) -> Any:
         """Return a value as a child of mine."""
         return coerce.child(key, value, self._meta)
+
+    def _widen(self, key: str, batch: tuple[int, ...]) -> Any:
+        """Return me with a longer batch size, for a parent that has it."""
+        wide = self.clone(False)  # type: ignore[attr-defined]
+        wide.batch_size = batch
+        return wide
 
     def set(self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False) -> Self:
         """Set the value of a key; return self.
@@ -585,7 +469,7 @@ class Keyed(Core):
             return self
         if safe and new_key in self:
             raise KeyError(f"cannot rename {old_key!r} to {new_key!r}: the new key is taken")
-        self._restructure(lambda node: _renamed(node, old, new))  # type: ignore[attr-defined]
+        self._restructure(lambda node: _renamed(node, old, new))
         return self
 
     def flatten_keys(self, separator: str = ".", inplace: bool = False, is_leaf: IsLeaf | None = None) -> Self:
@@ -737,11 +621,11 @@ def _chosen(key: Any, wanted: list[tuple[str, ...]] | None) -> bool:
     return any(path[: len(one)] == one[: len(path)] for one in wanted)
 
 
-def _update_rows(self: Any, index: Any, source: Any, kwargs: dict[str, Any]) -> Any:
+def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
     chosen = kwargs.pop("keys_to_update", None)
     kwargs.pop("non_blocking", None)
     plan = indexing.plan(index, self._meta.batch)
-    value = source if isinstance(source, Core) else self._dense_kind({**dict(_entries(source)), **kwargs}, ())
+    value: Any = source if isinstance(source, Core) else self._dense_kind({**dict(_entries(source)), **kwargs}, ())
     if chosen is not None:
         value = value.select(*chosen, strict=False)
     for key in value.keys(True, True, walk.is_leaf_nontensor):
@@ -753,9 +637,9 @@ def _update_rows(self: Any, index: Any, source: Any, kwargs: dict[str, Any]) -> 
     return self
 
 
-def _restructured(self: Any, call: Callable[[Any], Any], inplace: bool, what: str) -> Any:
+def _restructured(self: S, call: Callable[[Any], Any], inplace: bool, what: str) -> S:
     if not inplace:
-        return self._restructure(call)
+        return cast(S, self._restructure(call))
     self._gate(what)
     changed = self._restructure(call)
     for key in list(self._keys()):
@@ -790,7 +674,7 @@ def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
         child = node._get(key)
         tails = [path[1:] for path in paths if len(path) > 1 and path[0] == key]
         if tails and isinstance(child, Core):
-            child = child._restructure(lambda inner, tails=tails: _excluded(inner, tails))  # type: ignore[attr-defined]
+            child = child._restructure(lambda inner, tails=tails: _excluded(inner, tails))
         children[key] = child
     return node._like(children, node._meta)
 
@@ -828,7 +712,9 @@ def _nested(node: Any, separator: str) -> Any:
         for end in range(1, len(path) + 1):
             there = walk.find(found, path[:end])
             if there is not None and (end == len(path) or not isinstance(there, Core)):
-                raise KeyError(f"unflattening keys with {separator!r}: {key!r} clashes with {separator.join(path[:end])!r}")
+                raise KeyError(
+                    f"unflattening keys with {separator!r}: {key!r} clashes with {separator.join(path[:end])!r}"
+                )
         found.set(path, node._get(key))
     return found
 

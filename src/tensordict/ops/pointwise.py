@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tensordict.aliases import Call
-from tensordict.core.core import Core, implements
+from tensordict.core.core import Core, S, implements
+from tensordict.core.facts import Facts
 from tensordict.ops.rows import align, binary, binary_, pair, pair_, paired_with_default, predicate, spread, unary
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _swapped(call: Call) -> Call:
     return lambda v, other: call(other, v)
 
 
-class Pointwise(Core):
+class Pointwise(Facts):
     """Requires: `_map`, `_zip`, `_each`. Gives: pointwise words, operators, comparisons, logic."""
 
     abs, abs_ = unary("abs", "the absolute value", "[-1.0, 2.0]")
@@ -173,7 +174,7 @@ class Pointwise(Core):
             >>> TensorDict({"x": torch.ones(2)}, [2]).add_(1)["x"]
             tensor([2., 2.])
         """
-        return pair_(self, _scaled("add_", alpha), other)  # type: ignore[no-any-return]
+        return pair_(self, _scaled("add_", alpha), other)
 
     def sub_(self, other: Any, alpha: float | None = None) -> Self:
         """Subtract an operand from each element in place; return self.
@@ -184,7 +185,7 @@ class Pointwise(Core):
             >>> TensorDict({"x": torch.ones(2)}, [2]).sub_(1)["x"]
             tensor([0., 0.])
         """
-        return pair_(self, _scaled("sub_", alpha), other)  # type: ignore[no-any-return]
+        return pair_(self, _scaled("sub_", alpha), other)
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
         """Return each element, not less than ``min`` and not more than ``max``.
@@ -200,7 +201,7 @@ class Pointwise(Core):
             tensor([0., 1.])
         """
         low = self if min is None else pair(self, lambda v, m: v.clamp(min=m), min)
-        return low if max is None else pair(low, lambda v, m: v.clamp(max=m), max)  # type: ignore[no-any-return]
+        return low if max is None else pair(low, lambda v, m: v.clamp(max=m), max)
 
     def lerp(self, end: Any, weight: Any) -> Self:
         """Return the linear interpolation from each element to that of ``end``.
@@ -249,7 +250,7 @@ class Pointwise(Core):
             tensor([1., 0.])
         """
         wide = spread(condition, self) if condition.ndim else condition
-        return pair(self, lambda v, o: v.where(align(wide, v.ndim), o), other)  # type: ignore[no-any-return]
+        return pair(self, lambda v, o: v.where(align(wide, v.ndim), o), other)
 
     def zero_(self) -> Self:
         """Set every element to zero in place; return self.
@@ -277,7 +278,7 @@ class Pointwise(Core):
             tensor([[0., 0.],
                     [1., 1.]])
         """
-        return pair(self, lambda v, m: v.masked_fill(m, value), mask)  # type: ignore[no-any-return]
+        return pair(self, lambda v, m: v.masked_fill(m, value), mask)
 
     def masked_fill_(self, mask: Tensor, value: float) -> Self:
         """Set each element to a number in the rows of a mask, in place; return self.
@@ -288,7 +289,7 @@ class Pointwise(Core):
             >>> TensorDict({"x": torch.ones(2)}, [2]).masked_fill_(torch.tensor([True, False]), 0)["x"]
             tensor([0., 1.])
         """
-        return pair_(self, lambda v, m: v.masked_fill_(m, value), mask)  # type: ignore[no-any-return]
+        return pair_(self, lambda v, m: v.masked_fill_(m, value), mask)
 
 
 def _scaled(name: str, alpha: float | None) -> Call:
@@ -297,7 +298,7 @@ def _scaled(name: str, alpha: float | None) -> Call:
     return lambda v, other: getattr(v, name)(other, alpha=alpha)
 
 
-def _weighted(self: Any, name: str, other: Any, alpha: float | None, default: Any) -> Any:
+def _weighted(self: S, name: str, other: Any, alpha: float | None, default: Any) -> S:
     from_rows = _scaled(name, alpha)
     if default is not None:
         return paired_with_default(self, from_rows, other, default)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tensordict import dims
 from tensordict.core.core import Core
+from tensordict.core.facts import Facts
 from tensordict.ops.rows import dress
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[st
     return getattr(stacked, name)(0)  # type: ignore[no-any-return]
 
 
-class Reduce(Core):
+class Reduce(Facts):
     """Requires: `_reduce`, `_map`, `_fold`. Gives: sums, means, extremes, `all`, `any`, norms."""
 
     sum = _reduction("sum", "the sum")
@@ -142,7 +143,7 @@ class Reduce(Core):
             >>> TensorDict({"x": torch.tensor([3.0, 4.0])}, [2]).norm()["x"]
             tensor(5.)
         """
-        return self._reduce(lambda v: v.norm(dtype=dtype), ())  # type: ignore[attr-defined,no-any-return]
+        return self._reduce(lambda v: v.norm(dtype=dtype), ())
 
 
 def _logical(self: Any, name: str, dim: int | None) -> Any:

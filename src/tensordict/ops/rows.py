@@ -15,9 +15,10 @@ from torch import Tensor
 
 from tensordict import errors
 from tensordict.aliases import Call
-from tensordict.core.core import TORCH, Core
+from tensordict.core.core import TORCH, Core, S
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 
 class Unary(Protocol):
@@ -29,10 +30,10 @@ class Unary(Protocol):
     def __get__(self, owner: T, kind: type[T]) -> Callable[[], T]: ...
 
 
-class BinaryWord(Protocol[T]):
+class BinaryWord(Protocol[R]):
     """A bound word of one operand."""
 
-    def __call__(self, other: Any, *, default: Any = None) -> T: ...
+    def __call__(self, other: Any, *, default: Any = None) -> R: ...
 
 
 class Binary(Protocol):
@@ -84,7 +85,11 @@ def unary(name: str, value: str, start: str = "[0.25, 0.5]") -> tuple[Unary, Una
     """
     equal = f'torch.equal({{}}["x"], x.{name}())\n        True'
     dress(word, name, f"Return {value} of each element.\n{example}    >>> {equal.format(f'td.{name}()')}\n    ")
-    dress(word_, name + "_", f"Store {value} of each element in place; return self.\n{example}    >>> {equal.format(f'td.{name}_()')}\n    ")
+    dress(
+        word_,
+        name + "_",
+        f"Store {value} of each element in place; return self.\n{example}    >>> {equal.format(f'td.{name}_()')}\n    ",
+    )
     return cast(Unary, word), cast(Unary, word_)
 
 
@@ -131,7 +136,7 @@ def spread(value: Tensor, node: Core) -> Tensor:
     return value.reshape(*(1,) * lead, *value.shape) if lead else value
 
 
-def pair(self: Any, say: Call, other: Any) -> Any:
+def pair(self: S, say: Call, other: Any) -> S:
     """Say a word with an operand to each child: a node is paired by key, a tensor lines up with the batch dims."""
     if isinstance(other, Core):
         return self._zip(say, (other,))
@@ -141,7 +146,7 @@ def pair(self: Any, say: Call, other: Any) -> Any:
     return self._map(lambda v: say(v, other))
 
 
-def pair_(self: Any, say: Call, other: Any) -> Any:
+def pair_(self: S, say: Call, other: Any) -> S:
     """Say a word with an operand to each child, in place."""
     if isinstance(other, Core):
         return self._each(say, (other,))
@@ -151,7 +156,7 @@ def pair_(self: Any, say: Call, other: Any) -> Any:
     return self._each(lambda v: say(v, other))
 
 
-def paired_with_default(self: Any, say: Call, other: Any, default: Any) -> Any:
+def paired_with_default(self: S, say: Call, other: Any, default: Any) -> S:
     """Pair by key where both sides have it; a key of one side only is paired with the default."""
     if not isinstance(other, Core):
         return pair(self, say, other)
@@ -198,7 +203,7 @@ def binary_(name: str, value: str, start: str = "[0.25, 0.5]", operand: str = "2
 
 def _binary_doc(name: str, sentence: str, start: str, operand: str, default: bool = False) -> str:
     plain = name.rstrip("_")
-    extra = "default: used for a key that only one side has; \"intersection\" leaves such keys out.\n" if default else ""
+    extra = 'default: used for a key that only one side has; "intersection" leaves such keys out.\n' if default else ""
     return f"""{sentence}.
 
     Args:
@@ -219,4 +224,8 @@ def _binary_doc(name: str, sentence: str, start: str, operand: str, default: boo
 
 
 def _tensor_operand(name: str, operand: str) -> str:
-    return f"torch.tensor({operand})" if name in ("maximum", "minimum", "logical_and", "logical_or", "logical_xor", "bitwise_and") else operand
+    return (
+        f"torch.tensor({operand})"
+        if name in ("maximum", "minimum", "logical_and", "logical_or", "logical_xor", "bitwise_and")
+        else operand
+    )

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tensordict import dims, indexing, keys
 from tensordict.aliases import Batch
-from tensordict.core.core import Core, implements
+from tensordict.core.core import Core, S, implements
+from tensordict.core.facts import Facts
 from tensordict.indexing import Plan
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+F = TypeVar("F", bound="Shape")
 
-class Shape(Core):
+
+class Shape(Facts):
     """Requires: `_move`, `_resize`, `_split`, `_index`, `_write`. Gives: the words on batch dims."""
 
     # ---- reading and writing by index
@@ -495,7 +498,7 @@ def _sizes(args: Sequence[Any]) -> tuple[int, ...]:
     return dims.sizes(args)
 
 
-def _permute(self: Any, order: Sequence[int]) -> Any:
+def _permute(self: S, order: Sequence[int]) -> S:
     n = len(self._meta.batch)
     wanted = dims.wrap_all(order, n)
     if len(wanted) != n:
@@ -503,7 +506,7 @@ def _permute(self: Any, order: Sequence[int]) -> Any:
     return self._move(dims.ordering(wanted), lambda v: v.permute(*wanted, *range(n, v.ndim)))
 
 
-def _reshaped(self: Any, name: str, shape: Sequence[int]) -> Any:
+def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:
     batch = self._meta.batch
     n, out = len(batch), dims.infer(shape, dims.numel(batch))
     if out == batch:
@@ -511,12 +514,12 @@ def _reshaped(self: Any, name: str, shape: Sequence[int]) -> Any:
     return self._resize(lambda v: getattr(v, name)(*out, *v.shape[n:]), out)
 
 
-def _flip(self: Any, over: Sequence[int]) -> Any:
-    wrapped = dims.wrap_all(over, self.ndim)
+def _flip(self: S, over: Sequence[int]) -> S:
+    wrapped = dims.wrap_all(over, len(self._meta.batch))
     return self._reduce(lambda v: v.flip(wrapped), self._meta.batch, self._meta.names)
 
 
-def _roll(self: Any, shifts: Any, over: Any) -> Any:
+def _roll(self: F, shifts: Any, over: Any) -> F:
     if over is None:
         return self.flatten().roll(shifts, 0).reshape(self._meta.batch)
     wrapped = dims.wrap_all((over,) if isinstance(over, int) else over, self.ndim)
@@ -531,7 +534,7 @@ def _gather_rows(node: Any, dim: int, index: Tensor) -> Any:
 
 def _written_batch(value: dict[Any, Any], batch: Batch) -> Batch:
     """Return the batch size of a dict that is written at an index: the whole one when its values have it, else none."""
-    shapes = [tuple(v.shape[: len(batch)]) for v in value.values() if isinstance(v, (Tensor, Core))]
+    shapes = [tuple(v.shape[: len(batch)]) for v in value.values() if isinstance(v, (Tensor, Facts))]
     return batch if all(shape == batch for shape in shapes) else ()
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.core import Core
-from tensordict.ops.describe import as_batch
+from tensordict.core.facts import Facts
+from tensordict.meta import as_batch
 from tensordict.storage.base import spec_of
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import temporary
@@ -29,11 +30,13 @@ class NodeHome(NamedTuple):
     mode: str | None = None
 
 
+N = TypeVar("N", bound="Store")
+
 LOADERS: dict[str, Callable[[Any], Any]] = {}
 """How each kind of node is read back from a folder; the kinds fill it when they are imported."""
 
 
-class Store(Core):
+class Store(Facts):
     """Requires: `_place`, `_adopt`, `_fold`. Gives: shared memory and memory-mapped files."""
 
     def share_memory_(self) -> Self:
@@ -141,7 +144,7 @@ class Store(Core):
             ...     TensorDict.load_memmap(folder)["x"].tolist()
             [0, 1, 2]
         """
-        return _placed(self, _room(prefix, existsok), "memmap", fill=True).lock_()  # type: ignore[no-any-return]
+        return _placed(self, _room(prefix, existsok), "memmap", fill=True).lock_()
 
     def memmap_like(
         self,
@@ -163,7 +166,7 @@ class Store(Core):
             >>> int(sample.expand(1000).memmap_like()["image"].sum())
             0
         """
-        return _placed(self, _room(prefix, existsok), "memmap", fill=False).lock_()  # type: ignore[no-any-return]
+        return _placed(self, _room(prefix, existsok), "memmap", fill=False).lock_()
 
     @classmethod
     def load_memmap(
@@ -296,12 +299,12 @@ def _specs(node: Any) -> list[Any]:
     return node._fold(_specs, lambda parts: [spec for part in parts for spec in part])  # type: ignore[no-any-return]
 
 
-def _placed(node: Any, room: Any, kind: str, fill: bool) -> Any:
+def _placed(node: N, room: Any, kind: str, fill: bool) -> N:
     room.reserve(_specs(node))
     return node._place(room, kind, fill)
 
 
-def _settle(node: Any, room: Any, kind: str) -> Any:
+def _settle(node: N, room: Any, kind: str) -> N:
     """Move a node to a room in place; when that fails, nothing has changed."""
     if kind == "memmap" and node.is_memmap() and getattr(room, "path", None) in (None, node._home.path):
         return node.lock_()

@@ -40,7 +40,11 @@ def _unflatten_stack(values: Any, context: Any) -> Any:
 
 
 register_pytree_node(
-    TensorDict, _flatten, _unflatten, serialized_type_name="tensordict.TensorDict", flatten_with_keys_fn=_flatten_with_keys
+    TensorDict,
+    _flatten,
+    _unflatten,
+    serialized_type_name="tensordict.TensorDict",
+    flatten_with_keys_fn=_flatten_with_keys,
 )
 register_pytree_node(
     LazyStackedTensorDict, _flatten_stack, _unflatten_stack, serialized_type_name="tensordict.LazyStackedTensorDict"

@@ -164,7 +164,7 @@ class MemoryMappedTensor(torch.Tensor):
         """
         if isinstance(storage, torch.TypedStorage):
             dtype = dtype or storage.dtype
-            raw: torch.UntypedStorage = storage.untyped()  # type: ignore[no-untyped-call]
+            raw: torch.UntypedStorage = storage.untyped()
         else:
             raw = storage
         dtype = dtype or torch.get_default_dtype()

@@ -93,7 +93,7 @@ def _map(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
     if nbytes:
         storage = torch.UntypedStorage.from_file(path, mode != "r", nbytes)
     else:
-        storage = torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+        storage = torch.UntypedStorage(0)
     storage._home = Home(path, mode)
     return cast(torch.UntypedStorage, storage)
 
@@ -334,7 +334,7 @@ def _reduce_plain(tensor: Tensor) -> Any:
     if mapped and tensor.is_nested:
         return nested_over, (tensor.values(), tensor._nested_tensor_size())
     if not mapped or (sent := handle(tensor)) is None:
-        return reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+        return reduce_tensor(tensor)
     return restore, (sent,)
 
 

@@ -29,8 +29,8 @@ def allocate_shared(nbytes: int) -> torch.UntypedStorage:
     nbytes = max(nbytes, 1)
     if os.path.isdir(SHM):
         require_space(SHM, nbytes, what)
-    storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
-    if hasattr(os, "posix_fallocate") and get_sharing_strategy() == "file_descriptor":  # type: ignore[no-untyped-call]
+    storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(nbytes)
+    if hasattr(os, "posix_fallocate") and get_sharing_strategy() == "file_descriptor":
         _commit(storage, nbytes, what)
     return storage
 
@@ -108,7 +108,7 @@ def share(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def is_shared(tensor: Tensor) -> bool:
     """Tell whether other processes that receive this tensor see the same memory."""
-    return bool(tensor.is_shared())  # type: ignore[no-untyped-call]
+    return bool(tensor.is_shared())
 
 
 class Blocked:

@@ -213,7 +213,7 @@ def _track(events: Generator[Any, None, None], total: int, pbar: bool) -> Genera
     """Pass the events on, with a progress bar where one is asked for and tqdm is installed."""
     with contextlib.closing(events):
         if pbar and importlib.util.find_spec("tqdm") is not None:
-            from tqdm.auto import tqdm  # type: ignore[import-untyped]
+            from tqdm.auto import tqdm
 
             with tqdm(total=total, unit="chunk") as bar:
                 for event in events:
