@@ -159,7 +159,7 @@ class Guests:
         self.size: int = pool._processes  # type: ignore[attr-defined]
         self._under_way = 0
         self._done: queue.SimpleQueue[tuple[Chunk, bytes | BaseException]] = queue.SimpleQueue()
-        self._pids = self._crew_pids()
+        self._staff = self._names()
         self._retires = pool._maxtasksperchild is not None  # type: ignore[attr-defined]
 
     def free(self) -> bool:
@@ -206,11 +206,11 @@ class Guests:
 
     def _check_alive(self) -> None:
         # The pool replaces a dead worker silently and forgets its task; one that retires its workers looks the same.
-        if self._pids != self._crew_pids() and not self._retires:
+        if self._staff != self._names() and not self._retires:
             raise WorkerError("a worker process of the given pool died while chunks were under way")
 
-    def _crew_pids(self) -> set[int]:
-        return {process.pid for process in self._pool._pool}  # type: ignore[attr-defined]
+    def _names(self) -> set[str]:
+        return {process.name for process in self._pool._pool}  # type: ignore[attr-defined]
 
 
 def _run_guest(fn: Callable[[Any], Any], rows: Any, label: Callable[[], str]) -> bytes:
