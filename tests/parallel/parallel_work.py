@@ -60,6 +60,10 @@ def double(rows: torch.Tensor) -> torch.Tensor:
     return rows * 2
 
 
+def heavy(rows: torch.Tensor) -> torch.Tensor:
+    return rows.exp() @ rows
+
+
 def nothing(rows: torch.Tensor) -> None:
     return None
 

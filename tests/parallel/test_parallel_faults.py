@@ -64,6 +64,23 @@ def test_under_fork_nothing_is_pickled() -> None:
         assert torch.equal(run_map(ROWS, lambda rows: -rows, **where), -ROWS)
 
 
+def test_a_worker_may_map_in_its_own_process_only() -> None:
+    where = {"num_workers": 1, "generator": torch.default_generator, "mp_start_method": "fork"}
+    with work.within(30):
+        assert torch.equal(run_map(ROWS, partial(run_map, fn=work.double, num_workers=0), **where), ROWS * 2)
+        with pytest.raises(RuntimeError, match="num_workers=0"):
+            run_map(ROWS, partial(run_map, fn=work.double, **where), **where)
+
+
+def test_threads_of_a_forked_worker_do_not_wait_for_the_parents() -> None:
+    rows = torch.rand(2, 400, 400)
+    assert torch.get_num_threads() > 1 or torch.set_num_threads(2) is None
+    expected = rows.exp() @ rows  # the parent has a team of threads now
+    where = {"num_workers": 2, "generator": torch.default_generator, "mp_start_method": "fork"}
+    with work.within(30):
+        assert torch.allclose(run_map(rows, work.heavy, worker_threads=2, **where), expected)
+
+
 def test_a_death_in_a_users_pool_is_an_error() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool, work.within(30):
         with pytest.raises(WorkerError, match="given pool died"):
@@ -73,9 +90,10 @@ def test_a_death_in_a_users_pool_is_an_error() -> None:
 def test_a_main_module_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import torch\nfrom tensordict.ops.parallel import run_map\n"
+        "import functools, torch\nfrom tensordict.ops.parallel import run_map\n"
         "if __name__ != '__main__': raise ImportError('not for workers')\n"
-        "run_map(torch.arange(3), torch.neg, 0, 1, generator=torch.default_generator, mp_start_method='spawn')\n"
+        "fn = functools.partial(torch.isin, test_elements=bytes(1_000_000))  # more than a pipe holds\n"
+        "run_map(torch.arange(3), fn, 0, 1, generator=torch.default_generator, mp_start_method='spawn')\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert "ImportError: not for workers" in done.stderr

@@ -78,7 +78,7 @@ def test_bad_numbers_are_named(how: dict[str, Any], error: type[Exception], word
         make_plan(**{"shape": (3, 4), "dim": 0, **how})
 
 
-class Any_order:
+class AnyOrder:
     """A crew that finishes chunks as *data* decides, and remembers how much was under way."""
 
     def __init__(self, size: int, data: st.DataObject) -> None:
@@ -115,7 +115,7 @@ class Any_order:
 def test_schedule_gives_every_chunk_once_in_order_and_looks_ahead_a_little(
     count: int, size: int, ordered: bool, taken: int, data: st.DataObject
 ) -> None:
-    crew = Any_order(size, data)
+    crew = AnyOrder(size, data)
     events: Iterator[tuple[Chunk, Any]] = schedule(
         lambda: crew, make_plan((count,), 0, chunksize=0).chunks(), ordered=ordered
     )

@@ -36,13 +36,8 @@ class Job:
     out: Any = None
 
     def take(self, chunk: Chunk) -> Any:
-        """Slice the rows of *chunk* from the source, as a view where the rows are contiguous."""
-        dim, source = self.plan.dim, self.source
-        if self.plan.single:
-            return source[(slice(None),) * dim + (chunk.start if chunk.rows is None else int(chunk.rows[0]),)]
-        if chunk.rows is not None:
-            return source.index_select(dim, torch.from_numpy(chunk.rows))
-        return source.narrow(dim, chunk.start, chunk.stop - chunk.start)
+        """Take the rows of *chunk* from the source, as a view where they are contiguous."""
+        return self.source[place(self.plan, chunk)]
 
     def run(self, chunk: Chunk) -> Any:
         """Call the function on the chunk; with an ``out``, write the result there and return None."""
@@ -53,25 +48,36 @@ class Job:
         return None
 
 
+def place(plan: Plan, chunk: Chunk) -> tuple[Any, ...]:
+    """Return the index of *chunk*: a number for a single row, a slice, or a tensor of row numbers when shuffled.
+
+    Example:
+        >>> place(Plan(1, 5, 2, 3), Chunk(0, 0, 2))
+        (slice(None, None, None), slice(0, 2, None))
+    """
+    at: Any
+    if chunk.rows is not None:
+        at = int(chunk.rows[0]) if plan.single else torch.from_numpy(chunk.rows)
+    else:
+        at = chunk.start if plan.single else slice(chunk.start, chunk.stop)
+    return (*(slice(None),) * plan.dim, at)
+
+
 def write_rows(out: Any, plan: Plan, chunk: Chunk, result: Any) -> None:
     """Write *result* to the rows of *chunk* in *out*.
 
     Raises:
         ValueError: the result has another number of rows than the chunk.
     """
-    ahead = (slice(None),) * plan.dim
-    if plan.single:
-        out[(*ahead, chunk.start)] = result
-        return
     shape = getattr(result, "shape", None)
     rows = chunk.stop - chunk.start
-    if shape is None or len(shape) <= plan.dim or shape[plan.dim] != rows:
+    if not plan.single and (shape is None or len(shape) <= plan.dim or shape[plan.dim] != rows):
         got = f"a {type(result).__name__}" if shape is None else f"shape {list(shape)!r}"
         raise ValueError(
             f"the result for {chunk.label(plan.dim)} cannot be written to out: expected {rows} rows along "
             f"dim {plan.dim}, got {got}"
         )
-    out[(*ahead, slice(chunk.start, chunk.stop))] = result
+    out[place(plan, chunk)] = result
 
 
 class Crew(Protocol):
@@ -159,7 +165,7 @@ class Guests:
         self.size: int = pool._processes  # type: ignore[attr-defined]
         self._under_way = 0
         self._done: queue.SimpleQueue[tuple[Chunk, bytes | BaseException]] = queue.SimpleQueue()
-        self._pids = self._crew_pids()
+        self._staff = self._names()
         self._retires = pool._maxtasksperchild is not None  # type: ignore[attr-defined]
 
     def free(self) -> bool:
@@ -206,11 +212,11 @@ class Guests:
 
     def _check_alive(self) -> None:
         # The pool replaces a dead worker silently and forgets its task; one that retires its workers looks the same.
-        if self._pids != self._crew_pids() and not self._retires:
+        if self._staff != self._names() and not self._retires:
             raise WorkerError("a worker process of the given pool died while chunks were under way")
 
-    def _crew_pids(self) -> set[int]:
-        return {process.pid for process in self._pool._pool}  # type: ignore[attr-defined]
+    def _names(self) -> set[str]:
+        return {process.name for process in self._pool._pool}  # type: ignore[attr-defined]
 
 
 def _run_guest(fn: Callable[[Any], Any], rows: Any, label: Callable[[], str]) -> bytes:

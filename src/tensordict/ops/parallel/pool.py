@@ -12,22 +12,24 @@ The parent waits on the pipe and the exit of every worker at once, so a worker t
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import weakref
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 
 from .crew import PATIENCE, Job
 from .plan import Chunk
 from .seeds import seed_worker
-from .wire import WorkerError, answer, fault, open_answer
+from .wire import WorkerError, answer, fault, loads, open_answer, receive, send
 
 # The parent's ends of all pipes of this process. A forked worker closes its copies: while it held them, a sibling
 # would not see the end of file when the parent dies.
@@ -85,6 +87,8 @@ class Pool:
         self._owner = os.getpid()
         self._workers: list[_Worker] = []
         self._retired: list[_Worker] = []
+        if multiprocessing.current_process().daemon:
+            raise RuntimeError("a worker process may not start workers of its own: pass num_workers=0 here")
         try:
             for _ in range(size):
                 self._start()
@@ -149,10 +153,10 @@ class Pool:
         self._retired.append(worker)
         return self._start()
 
-    def _read(self, busy: dict[Any, _Worker], timeout: float | None) -> list[tuple[Chunk, bytes]]:
+    def _read(self, busy: dict[Any, _Worker], timeout: float | None) -> list[tuple[Chunk, bytes | bytearray]]:
         """Wait for pipes and exits; an answer that has arrived is read before its worker is found dead."""
         exits = {worker.process.sentinel: worker for worker in busy.values()}
-        answers: list[tuple[Chunk, bytes]] = []
+        answers: list[tuple[Chunk, bytes | bytearray]] = []
         while busy and not answers:
             events: list[Any] = wait([*busy, *exits], PATIENCE if timeout is None else timeout)
             for event in events:
@@ -167,9 +171,9 @@ class Pool:
                     self._mourn(worker)
         return answers
 
-    def _receive(self, worker: _Worker, readable: bool) -> tuple[Chunk, bytes]:
+    def _receive(self, worker: _Worker, readable: bool) -> tuple[Chunk, bytes | bytearray]:
         try:
-            data = worker.pipe.recv_bytes() if readable or worker.pipe.poll() else None
+            data = receive(worker.pipe) if readable or worker.pipe.poll() else None
         except (EOFError, OSError):
             data = None
         if data is None or worker.chunk is None:
@@ -207,35 +211,52 @@ def _obituary(code: int | None) -> str:
 
 
 class _Parcel:
-    """The job on its way: inherited as it is, or pickled with the process and opened where an error can be told."""
+    """The job on its way: inherited as it is, or pickled with the process and opened where an error can be told.
 
-    def __init__(self, job: Job | None, data: bytes = b"") -> None:
-        self._job, self._data = job, data
+    The bytes go through shared memory: starting a process writes the rest to a pipe, and a long write to a worker
+    that has died at its start, because it cannot import the main module, would never end.
+    """
+
+    def __init__(self, job: Job | None, block: torch.Tensor | None = None) -> None:
+        self._job, self._block = job, block
 
     def __reduce__(self) -> Any:
-        return _Parcel, (None, bytes(ForkingPickler.dumps(self._job)))
+        # Kept here until the process has started: its memory goes with the last reference.
+        self._block = torch.frombuffer(bytearray(ForkingPickler.dumps(self._job)), dtype=torch.uint8)
+        return _Parcel, (None, self._block)
 
     def open(self) -> Job:
-        job: Job = self._job or pickle.loads(self._data)
-        return job
+        return cast(Job, self._job if self._block is None else loads(memoryview(self._block.numpy())))  # type: ignore[arg-type]
 
 
 def _serve(pipe: Any, parcel: _Parcel, setup: Setup, index: int) -> None:
-    """Be a worker: answer chunks until the parent closes the pipe or dies."""
+    """Be a worker until the parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in list(_ends):
         end.close()
+    work = partial(_work, pipe, parcel, setup, index)
+    if setup.threads == 1:
+        work()
+    else:
+        # OpenMP keeps its team per thread. In a forked process the main thread believes in a team that was not
+        # copied, and its first parallel loop would wait for ever; a new thread makes a new team.
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+
+def _work(pipe: Any, parcel: _Parcel, setup: Setup, index: int) -> None:
+    """Answer chunks until the pipe ends or breaks: the parent has no more, or is gone."""
     torch.set_num_threads(setup.threads)
-    # An end of file, or a broken pipe: the parent has no more chunks, or is gone.
     with contextlib.suppress(EOFError, OSError):
         try:
             job = parcel.open()
         except Exception as error:
             pipe.recv_bytes()
-            pipe.send_bytes(fault(error))
+            send(pipe, fault(error))
             return
         seed_worker(setup.seed, index)
         while True:
             chunk = Chunk(*pickle.loads(pipe.recv_bytes()))
-            pipe.send_bytes(answer(partial(job.run, chunk), partial(chunk.label, job.plan.dim)))
+            send(pipe, answer(partial(job.run, chunk), partial(chunk.label, job.plan.dim)))

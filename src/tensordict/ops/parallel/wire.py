@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-GOOD, BAD = b"+", b"-"
+GOOD, BAD, LONG = b"+", b"-", b"#"
+PIECE = 1 << 18  # bytes; a pipe reads several pieces faster than one long message (0.35 against 2 ms per MB)
 
 
 class WorkerError(RuntimeError):
@@ -91,7 +92,30 @@ def answer(call: Callable[[], object], label: Callable[[], str]) -> memoryview:
         return fault(told)
 
 
-def open_answer(data: bytes | memoryview, label: Callable[[], str]) -> Any:
+def send(pipe: Any, data: memoryview) -> None:
+    """Send *data*, a long one in pieces after its length."""
+    if len(data) > PIECE:
+        pipe.send_bytes(LONG + len(data).to_bytes(8, "little"))
+    for start in range(0, len(data), PIECE):
+        pipe.send_bytes(data[start : start + PIECE])
+
+
+def receive(pipe: Any) -> bytes | bytearray:
+    """Receive what `send` sent.
+
+    Raises:
+        EOFError: the sender is gone.
+    """
+    first: bytes = pipe.recv_bytes()
+    if first[:1] != LONG:
+        return first
+    whole, filled = bytearray(int.from_bytes(first[1:], "little")), 0
+    while filled < len(whole):
+        filled += pipe.recv_bytes_into(whole, filled)
+    return whole
+
+
+def open_answer(data: bytes | bytearray | memoryview, label: Callable[[], str]) -> Any:
     """Return what the worker returned, or raise what it raised with the worker's traceback as the cause.
 
     Raises:
