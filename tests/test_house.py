@@ -37,6 +37,8 @@ OPTIONAL = {"fsspec", "h5py", "matplotlib", "pandas", "pyarrow", "rich", "safete
 MAY_ASK = {"coerce", "walk"}
 # Kinds that users derive from.
 OPEN_KINDS = {"TensorClass"}
+# Bases of several kinds, never made themselves; a metaclass to say so would slow every `isinstance`.
+BASES_OF_KINDS = {"Facade", "NonTensor"}
 FILE_CODE, FILE_LINES, FUNCTION_CODE, COMPLEXITY, PARAMETERS = 500, 900, 40, 10, 5
 # Public names whose published signatures have more than five parameters.
 PUBLISHED_SIGNATURES = set(
@@ -371,7 +373,7 @@ def concrete_kinds_are_final(modules: Package) -> list[str]:
         abstract = {short_name(base) for base in node.bases} & {"ABC", "Protocol"} or any(
             short_name(d) == "abstractmethod" for f in node.body if isinstance(f, Function) for d in f.decorator_list
         )
-        if "final" not in marks and not abstract and name not in OPEN_KINDS:
+        if "final" not in marks and not abstract and name not in OPEN_KINDS | BASES_OF_KINDS:
             wrong.append(f"{module.at(node)}: the kind `{name}` is neither abstract nor `@final`")
     return wrong
 

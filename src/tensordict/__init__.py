@@ -9,10 +9,10 @@ from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
 from tensordict.kinds.tensorclass import TensorClass, is_tensorclass, tensorclass
+from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.parallel import WorkerError
 from tensordict.roof import trees as trees
 from tensordict.roof.collate import collate
-from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.storage.mapped import MemoryMappedTensor
 
 __all__ = [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-NestedKey: TypeAlias = Union[str, tuple["NestedKey", ...]]
+NestedKey: TypeAlias = str | tuple["NestedKey", ...]
 """A key (a string) or a path of keys (a tuple of strings, possibly nested)."""
 
 Child: TypeAlias = Any
@@ -19,14 +19,14 @@ Call: TypeAlias = Callable[..., Any]
 """What a verb says to each child."""
 
 Batch: TypeAlias = tuple[int, ...]
-Names: TypeAlias = Union[tuple[Union[str, None], ...], None]
+Names: TypeAlias = tuple[str | None, ...] | None
 Rule: TypeAlias = Callable[[tuple[Any, ...], Any], tuple[Any, ...]]
 """A dim rule: a tuple with one entry a dim, and the entry of a dim that is new, to the tuple after the operation."""
 
-DeviceLike: TypeAlias = Union[torch.device, str, int, None]
-SizeLike: TypeAlias = Union[Sequence[int], torch.Size, int]
-Scalar: TypeAlias = Union[bool, int, float, complex]
-TensorLike: TypeAlias = Union[Tensor, Scalar]
+DeviceLike: TypeAlias = torch.device | str | int | None
+SizeLike: TypeAlias = Sequence[int] | torch.Size | int
+Scalar: TypeAlias = bool | int | float | complex
+TensorLike: TypeAlias = Tensor | Scalar
 
 
 class _Sentinel(enum.Enum):

@@ -1,7 +1,7 @@
 """The core: the verbs that a kind of container implements, and the way torch functions find them.
 
-A node answers to the same words as a tensor. An operation on a node is the same word said to each child, so recursion is
-method dispatch and no child is asked what it is. A kind is a way of telling its children: it implements the verbs
+A node answers to the same words as a tensor. An operation on a node is the same word said to each child, so recursion
+is method dispatch and no child is asked what it is. A kind is a way of telling its children: it implements the verbs
 below, and every operation is written once on top of them.
 
 ========== =====================================================================

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from tensordict import keys as nested
+from tensordict.aliases import NO_DEFAULT
 from tensordict.core.core import Core
 
 IsLeaf = Callable[[type], bool]
@@ -156,25 +158,17 @@ def find(node: Any, path: Path) -> Any:
     return node
 
 
+@dataclass(frozen=True)
 class Visit:
     """One `apply`: a user's function over the leaves, with its options, passed down as one object."""
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        *,
-        named: bool = False,
-        nested_keys: bool = False,
-        default: Any = None,
-        has_default: bool = False,
-        is_leaf: IsLeaf | None = None,
-        in_place: bool = False,
-        filter_empty: bool | None = None,
-    ) -> None:
-        self.fn, self.named, self.nested_keys = fn, named, nested_keys
-        self.default, self.has_default = default, has_default
-        self.is_leaf = default_is_leaf if is_leaf is None else is_leaf
-        self.in_place, self.filter_empty = in_place, filter_empty
+    fn: Callable[..., Any]
+    named: bool = False
+    nested_keys: bool = False
+    default: Any = NO_DEFAULT
+    is_leaf: IsLeaf | None = None
+    in_place: bool = False
+    filter_empty: bool | None = None
 
     def children(self, node: Any, others: tuple[Any, ...], path: Path = ()) -> tuple[dict[str, Any], bool]:
         """Return the new children of a node, and whether the function returned anything for it."""
@@ -184,7 +178,7 @@ class Visit:
             parts = [self._part(one, key, path) for one in (node, *others)]
             at = (*path, key)
             child: Any = next((part for part in parts if isinstance(part, Core)), parts[0])
-            if self.is_leaf(type(child)):
+            if (self.is_leaf or default_is_leaf)(type(child)):
                 result = self.call(at, parts)
             elif getattr(child, "_is_non_tensor", False):
                 found[key] = child
@@ -198,10 +192,10 @@ class Visit:
 
     def _all_keys(self, node: Any, others: tuple[Any, ...]) -> list[str]:
         own = list(node._keys())
-        return list(dict.fromkeys([*own, *(k for other in others for k in other._keys())])) if self.has_default else own
+        return list(dict.fromkeys([*own, *(k for other in others for k in other._keys())])) if self.default is not NO_DEFAULT else own
 
     def _part(self, node: Any, key: str, path: Path) -> Any:
-        if self.has_default and (not isinstance(node, Core) or key not in node._keys()):
+        if self.default is not NO_DEFAULT and (not isinstance(node, Core) or key not in node._keys()):
             return self.default
         return node._get(key)
 

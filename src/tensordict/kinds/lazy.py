@@ -263,7 +263,9 @@ class LazyStackedTensorDict(TensorDictBase):
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         members = [m._place(room.child(str(n)), kind, fill) for n, m in enumerate(self._tensordicts)]
         device = self._meta.device
-        room.meta = Record("lazy", None, None if device is None else str(device), stack_dim=self.stack_dim, stack_name=self._name)
+        room.meta = Record(
+            "lazy", None, None if device is None else str(device), stack_dim=self.stack_dim, stack_name=self._name
+        )
         placed = self._again(members)
         placed._home = node_home(room, kind)
         return placed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
@@ -51,8 +52,8 @@ def _field(name: str) -> _Field:
 class TensorClass(Facade):
     """Be the base of classes whose annotated fields hold tensors, and that behave like a tensordict.
 
-    A subclass takes its fields as arguments, and ``batch_size``, ``device`` and ``names`` as keywords. Options go into the
-    class statement: ``frozen=True`` refuses assignments, ``nocast=True`` keeps numbers and lists as the objects they
+    A subclass takes its fields as arguments, and ``batch_size``, ``device`` and ``names`` as keywords. Options go into
+    the class statement: ``frozen=True`` refuses assignments, ``nocast=True`` keeps numbers and lists as the objects they
     are, ``autocast=True`` casts values to the annotated type.
 
     Raises:
@@ -201,8 +202,8 @@ class TensorClass(Facade):
         for item in items:
             if not isinstance(item, TensorClass) or not _alike(type(items[0]), type(item)):
                 raise TypeError(
-                    f"cannot join a {type(items[0]).__name__} and a {type(item).__name__}: expected one class, or a base "
-                    f"and a subclass with the same fields"
+                    f"cannot join a {type(items[0]).__name__} and a {type(item).__name__}: expected one class, "
+                    f"or a base and a subclass with the same fields"
                 )
         return [item._inner for item in items]
 
@@ -251,12 +252,13 @@ class TensorClass(Facade):
 
 def _prepare(cls: Any) -> None:
     """Collect the fields of a class as a dataclass does, and put properties in their place."""
-    taken = [name for name in cls.__dict__.get("__annotations__", {}) if hasattr(TensorClass, name)]
+    annotations = inspect.get_annotations(cls)
+    taken = [name for name in annotations if hasattr(TensorClass, name)]
     if taken:
         raise TypeError(
             f"{cls.__name__} cannot have fields named {taken}: these are words of every tensor collection; rename them"
         )
-    for name in cls.__dict__.get("__annotations__", {}):
+    for name in annotations:
         if isinstance(getattr(cls, name, None), _Field) and name not in cls.__dict__:
             setattr(cls, name, dataclasses.field())  # a field that is declared again has no default of its own
     post_init = cls.__dict__.get("__post_init__")
@@ -346,7 +348,7 @@ def tensorclass(cls: Any = None, *, frozen: bool = False, nocast: bool = False, 
             "__module__": plain.__module__,
             "__qualname__": plain.__qualname__,
             "__doc__": plain.__doc__,
-            "__annotations__": dict(plain.__dict__.get("__annotations__", {})),
+            "__annotations__": dict(inspect.get_annotations(plain)),
         }
         body |= {name: plain.__dict__[name] for name in body["__annotations__"] if name in plain.__dict__}
         return type(plain.__name__, (plain, TensorClass), body, frozen=frozen, nocast=nocast, autocast=autocast)

@@ -273,7 +273,7 @@ class Convert(Facts):
             if isinstance(child, Tensor) or not child._is_non_tensor:
                 shapes.append(tuple(child.shape))
         batch: list[int] = []
-        for sizes in zip(*shapes):  # noqa: B905 - the shortest shape ends the batch
+        for sizes in zip(*shapes):
             if len(set(sizes)) > 1 or len(batch) == batch_dims:
                 break
             batch.append(sizes[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -14,7 +15,7 @@ from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
-from tensordict.meta import Meta, as_batch, as_names
+from tensordict.meta import as_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -361,7 +362,8 @@ class Keyed(Facts):
         Args:
             input_dict_or_td: a mapping or a tensordict whose keys are all there.
             clone: kept for programs that pass it; copying never aliases.
-            **kwargs: ``keys_to_update`` takes these keys only, ``non_blocking`` copies without waiting; others are values.
+            **kwargs: ``keys_to_update`` takes these keys only, ``non_blocking`` copies without waiting; others are
+                values by key.
 
         Raises:
             KeyError: if a key is missing; nothing is changed then.
@@ -661,7 +663,7 @@ def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
         children[key] = node._get(key) if not rest else children.get(key)
     for key, tails in inner.items():
         if children[key] is None and isinstance(node._get(key), Core):
-            children[key] = node._get(key)._restructure(lambda child, tails=tails: _selected(child, tails))
+            children[key] = node._get(key)._restructure(partial(_selected, paths=tails))
     return node._like({k: v for k, v in children.items() if v is not None}, node._meta)
 
 
@@ -674,7 +676,7 @@ def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
         child = node._get(key)
         tails = [path[1:] for path in paths if len(path) > 1 and path[0] == key]
         if tails and isinstance(child, Core):
-            child = child._restructure(lambda inner, tails=tails: _excluded(inner, tails))
+            child = child._restructure(partial(_excluded, paths=tails))
         children[key] = child
     return node._like(children, node._meta)
 
@@ -726,9 +728,7 @@ def _applied(self: Any, fn: Callable[..., Any], others: tuple[Any, ...], named: 
     known = {"nested_keys", "is_leaf", "filter_empty"}
     if set(options) - known:
         raise TypeError(f"unexpected options {sorted(set(options) - known)}")
-    visit = walk.Visit(
-        fn, named=named, default=default, has_default=default is not NO_DEFAULT, in_place=inplace, **options
-    )
+    visit = walk.Visit(fn, named, default=default, in_place=inplace, **options)
     if inplace:
         self._writable()
         return self._visited(visit, others, ())

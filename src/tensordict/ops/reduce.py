@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from tensordict.ops.rows import dress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Dims = Union[int, Sequence[int], str, None]
+Dims: TypeAlias = "int | Sequence[int] | str | None"
 
 
 def _reduction(name: str, value: str) -> Any:
@@ -43,7 +43,7 @@ def _reduction(name: str, value: str) -> Any:
         f"""Return {value} of each leaf.
 
         Args:
-            dim: the batch dim or dims to reduce over; "feature" reduces each row to one number; None (default) reduces all.
+            dim: the batch dim or dims to reduce over; "feature" reduces each row to one number; None reduces all.
             keepdim: keep a reduced batch dim with size one.
             dtype: the dtype of the result, where torch takes one.
             reduce: True reduces over the leaves too, to one tensor.

@@ -1,7 +1,7 @@
 """Row factories: a family of words that differ only in the word said to each child is a table, not code.
 
 A row makes a method (and its in-place twin), gives it a name, a docstring and a type, and registers the torch function
-that does the same. Closures over a name are used instead of `operator.methodcaller` because the compiler can trace them.
+that does the same. Closures over a name stand where `operator.methodcaller` would, because the compiler traces them.
 """
 
 from __future__ import annotations

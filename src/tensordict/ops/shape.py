@@ -543,7 +543,7 @@ def _said(name: str) -> Any:
 
 
 for _name in (
-    "unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten broadcast_to unbind "
-    "split chunk narrow index_select gather flip roll repeat_interleave tensor_split clone"
+    "unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten broadcast_to "
+    "unbind split chunk narrow index_select gather flip roll repeat_interleave tensor_split clone"
 ).split():
     implements(getattr(torch, _name))(_said(_name))

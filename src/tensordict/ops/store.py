@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tensordict.aliases import DeviceLike, SizeLike
-from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
 from tensordict.storage.base import spec_of

@@ -14,10 +14,10 @@ from torch.utils.data._utils.collate import default_collate, default_collate_fn_
 from tensordict.aliases import NestedKey
 from tensordict.core.core import Core
 from tensordict.core.walk import find
-from tensordict.kinds.collection import TensorCollection
 from tensordict.keys import unravel_key_to_tuple
-from tensordict.ops.ragged import jagged, lengths_mask, padded
+from tensordict.kinds.collection import TensorCollection
 from tensordict.ops.join import maybe_dense_stack
+from tensordict.ops.ragged import jagged, lengths_mask, padded
 
 Path = tuple[str, ...]
 

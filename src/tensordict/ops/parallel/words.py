@@ -106,7 +106,7 @@ class Parallel(Core):
                 mp_start_method: as for `map`.
 
         Yields:
-            The result for each chunk, in the order of the chunks unless ``shuffle``. Workers run only a few chunks ahead.
+            The result for each chunk, in the order of the chunks unless ``shuffle``. Workers run a few chunks ahead.
 
         Raises:
             RuntimeError: for ``shuffle`` without ``index_with_generator``.
