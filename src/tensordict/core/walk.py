@@ -90,6 +90,11 @@ def _show(holder: Any, key: str) -> Any:
     return holder._shown(child) if isinstance(child, Tensor) else child
 
 
+def shown_pairs(node: Any) -> list[tuple[str, Any]]:
+    """Return the keys and the values directly below a node, as users get them."""
+    return [(key, _show(node, key)) for key in node._keys()]
+
+
 def _plain(path: Path) -> str | Path:
     return path[0] if len(path) == 1 else path
 
@@ -139,6 +144,8 @@ class ValuesView(View):
     """The values."""
 
     def __iter__(self) -> Iterator[Any]:
+        if not (self._deep or self._leaves_only or self._sort):
+            return (child for _, child in self._node._pairs())
         return (_show(holder, path[-1]) for holder, path in self._places())
 
 
@@ -146,6 +153,8 @@ class ItemsView(View):
     """The pairs of key and value; a nested key is a tuple."""
 
     def __iter__(self) -> Iterator[Any]:
+        if not (self._deep or self._leaves_only or self._sort):
+            return iter(self._node._pairs())
         return ((_plain(path), _show(holder, path[-1])) for holder, path in self._places())
 
 
@@ -192,7 +201,11 @@ class Visit:
 
     def _all_keys(self, node: Any, others: tuple[Any, ...]) -> list[str]:
         own = list(node._keys())
-        return list(dict.fromkeys([*own, *(k for other in others for k in other._keys())])) if self.default is not NO_DEFAULT else own
+        return (
+            list(dict.fromkeys([*own, *(k for other in others for k in other._keys())]))
+            if self.default is not NO_DEFAULT
+            else own
+        )
 
     def _part(self, node: Any, key: str, path: Path) -> Any:
         if self.default is not NO_DEFAULT and (not isinstance(node, Core) or key not in node._keys()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensordict.core.walk import shown_pairs
 from tensordict.ops.cast import Cast
 from tensordict.ops.convert import Convert
 from tensordict.ops.describe import Describe
@@ -30,6 +31,10 @@ class TensorCollection(Keyed, Pointwise, Reduce, Shape, Cast, Store, Convert, Jo
     def _lazily(self, items: Any, dim: int) -> Any:
         """Return nodes of which this is the first as a lazy stack."""
         return self._lazy_kind(*items, stack_dim=dim)
+
+    def _pairs(self) -> Any:
+        """Return the keys and the values directly below, as users get them."""
+        return shown_pairs(self)
 
     def _look(self, key: str) -> Any:
         """Return a child for its class and its keys; its values may be those of a part of it."""

@@ -193,12 +193,15 @@ class TensorDict(TensorDictBase):
         self._admit(plan, value)
         for k in fresh:
             self._dict[k] = self._room_for(plan, value._get(k))
+        items = plan.items
         for k in value._keys():
             mine, theirs = self._dict[k], value._get(k)
-            if isinstance(mine, Tensor):
-                mine[plan.items] = theirs
+            if not isinstance(mine, Tensor):
+                self._dict[k] = mine._written(items, theirs)
+            elif items:
+                mine[items] = theirs
             else:
-                self._dict[k] = mine._written(plan.items, theirs)
+                mine.copy_(theirs)
 
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
@@ -210,7 +213,9 @@ class TensorDict(TensorDictBase):
             if isinstance(mine, Tensor) is not isinstance(theirs, Tensor):
                 raise TypeError(f"cannot write at key {k!r}: expected a {type(mine).__name__}, got {theirs!r}")
             if isinstance(mine, Tensor):
-                _check_room(k, (*plan.batch, *mine.shape[depth:]), theirs)
+                room = plan.batch + mine.shape[depth:]
+                if theirs.shape != room:
+                    _check_room(k, room, theirs)
             elif not getattr(mine, "_is_non_tensor", False):
                 mine._admit(mine._plan(plan.items), theirs)
 
@@ -235,6 +240,15 @@ class TensorDict(TensorDictBase):
             return self._dict[key]
         except KeyError:
             raise errors.missing_key(key, self._dict, "TensorDict") from None
+
+    def _pairs(self) -> Any:
+        return self._dict.items() if self._home is None else super()._pairs()
+
+    def _value(self, key: str) -> Any:
+        child = self._dict.get(key)
+        if type(child) is Tensor:
+            return child if self._home is None else present(child)
+        return super()._value(key)
 
     def _set(self, key: str, child: Any) -> None:
         self._dict[key] = child
@@ -321,8 +335,6 @@ def _packed(child: Any) -> Any:
 
 def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
     shape = tuple(value.shape)
-    if shape == room:
-        return
     lead = len(room) - len(shape)
     if lead < 0 or any(size not in (1, to) for size, to in zip(shape, room[lead:], strict=True)):
         raise errors.ShapeMismatch(

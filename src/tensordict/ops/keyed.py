@@ -32,13 +32,16 @@ class Keyed(Facts):
     def _read(self, key: NestedKey) -> Any:
         """Return a value as users get it: non-tensors as the object that they hold."""
         if type(key) is str:
-            child = self._get(key)
-            return self._shown(child) if isinstance(child, Tensor) else child._given()
+            return self._value(key)
         node: Any = self
         *path, last = unravel_key_to_tuple(key)
         for part in path:
             node = _enter(node, part)
-        return node._read(last)
+        return node._value(last)
+
+    def _value(self, key: str) -> Any:
+        child = self._get(key)
+        return self._shown(child) if isinstance(child, Tensor) else child._given()
 
     def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
         """Return the value of a key, or a default when there is none.
@@ -85,6 +88,8 @@ class Keyed(Facts):
         return value if value is default else value[index]
 
     def __contains__(self, key: Any) -> bool:
+        if type(key) is str:
+            return key in self._keys()
         return walk.find(self, unravel_key_to_tuple(key)) is not None
 
     def keys(
@@ -188,6 +193,10 @@ class Keyed(Facts):
             >>> td["a"].batch_size
             torch.Size([2])
         """
+        if type(key) is str and not inplace:
+            self._gate("set key {!r}", key)
+            self._set(key, self._door(key, item))
+            return self
         node: Any = self
         *path, last = unravel_key_to_tuple(key)
         if inplace and walk.find(self, (*path, last)) is not None:
