@@ -61,7 +61,7 @@ def test_iteration_covers_every_row_once(size: int, chunksize: int, shuffle: boo
     rows = torch.arange(size)
     got = list(iter_map(rows, work.same, chunksize=chunksize, shuffle=shuffle, **HERE))
     assert len(got) == (size if not chunksize else -(-size // chunksize))
-    values = sum((part.reshape(-1).tolist() for part in got), [])
+    values = list(itertools.chain.from_iterable(part.reshape(-1).tolist() for part in got))
     assert (sorted(values) if shuffle else values) == rows.tolist()
 
 
