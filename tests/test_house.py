@@ -44,8 +44,10 @@ FILE_CODE, FILE_LINES, FUNCTION_CODE, COMPLEXITY, PARAMETERS = 500, 900, 40, 10,
 PUBLISHED_SIGNATURES = set(
     """apply assert_close consolidate dumps from_csv from_dataclass from_dict from_dict_instance from_h5 from_json
     from_lazy_stack from_list from_module from_pandas from_parquet from_schema from_storage from_store from_tensor
-    from_tensordict from_zarr irecv isend istft lazy_stack load load_memmap map map_iter memmap memmap_ memmap_like
-    named_apply new_empty new_full new_ones new_zeros pad_sequence quantile recv reduce save send stft tensorclass
+    from_tensordict from_zarr irecv isend istft iter_map lazy_stack load load_memmap map map_iter memmap memmap_
+    memmap_like
+    named_apply new_empty new_full new_ones new_zeros pad_sequence quantile recv reduce run_map save send stft
+    tensorclass
     to_mds to_module to_store update
     AddStateIndependentNormalScale CompositeDistribution LazyStackedTensorDict LazyStackedTensorDictStore
     MemoryMappedTensor NonTensorData PersistentTensorDict ProbabilisticTensorDictModule TensorDict

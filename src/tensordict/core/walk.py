@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tensordict import keys as nested
-from tensordict.aliases import NO_DEFAULT
+from tensordict.aliases import NO_DEFAULT, Batch
 from tensordict.core.core import Core
 
 IsLeaf = Callable[[type], bool]
@@ -178,11 +178,11 @@ class Visit:
     is_leaf: IsLeaf | None = None
     in_place: bool = False
     filter_empty: bool | None = None
+    batch: Batch | None = None
 
-    def children(self, node: Any, others: tuple[Any, ...], path: Path = ()) -> tuple[dict[str, Any], bool]:
-        """Return the new children of a node, and whether the function returned anything for it."""
+    def children(self, node: Any, others: tuple[Any, ...], path: Path = ()) -> dict[str, Any]:
+        """Return the new children of a node."""
         found: dict[str, Any] = {}
-        any_left = False
         for key in self._all_keys(node, others):
             parts = [self._part(one, key, path) for one in (node, *others)]
             at = (*path, key)
@@ -190,14 +190,12 @@ class Visit:
             if (self.is_leaf or default_is_leaf)(type(child)):
                 result = self.call(at, parts)
             elif getattr(child, "_is_non_tensor", False):
-                found[key] = child
-                continue
+                result = child if self.batch is None else child._rebatched(self.batch)
             else:
                 result = child._visited(self, tuple(p for p in parts if p is not child), at)
             if result is not None:
                 found[key] = result
-                any_left = True
-        return found, any_left
+        return found
 
     def _all_keys(self, node: Any, others: tuple[Any, ...]) -> list[str]:
         own = list(node._keys())

@@ -36,6 +36,10 @@ class TensorCollection(Keyed, Pointwise, Reduce, Shape, Cast, Store, Convert, Jo
         """Return the keys and the values directly below, as users get them."""
         return shown_pairs(self)
 
+    def _raw_pairs(self) -> Any:
+        """Return the keys and the children directly below."""
+        return [(key, self._get(key)) for key in self._keys()]
+
     def _look(self, key: str) -> Any:
         """Return a child for its class and its keys; its values may be those of a part of it."""
         return self._get(key)

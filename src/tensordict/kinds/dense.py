@@ -244,6 +244,9 @@ class TensorDict(TensorDictBase):
     def _pairs(self) -> Any:
         return self._dict.items() if self._home is None else super()._pairs()
 
+    def _raw_pairs(self) -> Any:
+        return self._dict.items()
+
     def _value(self, key: str) -> Any:
         child = self._dict.get(key)
         if type(child) is Tensor:

@@ -53,8 +53,8 @@ class TensorClass(Facade):
     """Be the base of classes whose annotated fields hold tensors, and that behave like a tensordict.
 
     A subclass takes its fields as arguments, and ``batch_size``, ``device`` and ``names`` as keywords. Options go into
-    the class statement: ``frozen=True`` refuses assignments, ``nocast=True`` keeps numbers and lists as the objects they
-    are, ``autocast=True`` casts values to the annotated type.
+    the class statement: ``frozen=True`` refuses assignments, ``nocast=True`` keeps numbers and lists as the objects
+    they are, ``autocast=True`` casts values to the annotated type.
 
     Raises:
         TypeError: if a field has the name of a word, such as ``keys`` or ``mean``.

@@ -15,7 +15,7 @@ from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
-from tensordict.meta import as_batch
+from tensordict.meta import Meta, as_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -345,11 +345,14 @@ class Keyed(Facts):
             >>> list(td.keys(True, True))
             [('a', 'x'), ('a', 'y')]
         """
+        pairs = _entries(input_dict_or_td)
+        if kwargs:
+            pairs = [*pairs, *kwargs.items()]
         wanted = None if keys_to_update is None else [unravel_key_to_tuple(key) for key in keys_to_update]
-        found = [*_entries(input_dict_or_td), *kwargs.items()]
-        pairs = [(key, value) for key, value in found if _chosen(key, wanted)]
-        doors = [(key, value, self._merge(key, value)) for key, value in pairs]
-        for key, value, merge in doors:
+        for key, value in pairs:
+            if wanted is not None and not _chosen(key, wanted):
+                continue
+            merge = None if isinstance(value, Tensor) else self._merge(key, value)
             if merge is not None:
                 inner = None if wanted is None else [path[1:] for path in wanted if path[0] == key and len(path) > 1]
                 merge.update(value, clone, inplace, keys_to_update=inner or None)
@@ -575,23 +578,26 @@ class Keyed(Facts):
         Examples:
             >>> import torch
             >>> from tensordict import TensorDict
-            >>> TensorDict({"x": torch.zeros(2)}, [2]).named_apply(lambda key, x: None if key == "x" else x).is_empty()
-            True
+            >>> td = TensorDict({"x": torch.zeros(2), "y": torch.ones(2)}, [2])
+            >>> list(td.named_apply(lambda key, x: None if key == "x" else x).keys())
+            ['y']
         """
         return _applied(self, fn, others, True, options)
 
     def _visited(self, visit: walk.Visit, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
         """Return the node that a visit makes of me, or None when nothing is left."""
-        children, any_left = visit.children(self, others, path)
+        children = visit.children(self, others, path)
         if visit.in_place:
             for key, value in children.items():
                 child = self._get(key)
                 if isinstance(child, Tensor) and child is not value:
                     child.copy_(value)
             return self
-        if not any_left and visit.filter_empty is not False and self._keys():
+        emptied = not children and (visit.filter_empty or (visit.filter_empty is None and self._keys()))
+        if emptied:
             return None
-        return self._like(children, self._meta)
+        meta = self._meta if visit.batch is None else Meta(visit.batch, self._meta.device)
+        return self._like({key: coerce.child(key, value, meta) for key, value in children.items()}, meta)
 
 
 def _enter(node: Any, key: str) -> Any:
@@ -619,15 +625,13 @@ def _entries(source: Any) -> list[tuple[Any, Any]]:
     if source is None:
         return []
     if isinstance(source, Core):
-        return [(key, source._get(key)) for key in source._keys()]
+        return list(source._raw_pairs())
     if isinstance(source, Mapping):
         return list(source.items())
     raise TypeError(f"expected a mapping or a tensordict, got {source!r} of type {type(source).__name__}")
 
 
-def _chosen(key: Any, wanted: list[tuple[str, ...]] | None) -> bool:
-    if wanted is None:
-        return True
+def _chosen(key: Any, wanted: list[tuple[str, ...]]) -> bool:
     path = unravel_key_to_tuple(key)
     return any(path[: len(one)] == one[: len(path)] for one in wanted)
 
@@ -737,14 +741,12 @@ def _applied(self: Any, fn: Callable[..., Any], others: tuple[Any, ...], named: 
     known = {"nested_keys", "is_leaf", "filter_empty"}
     if set(options) - known:
         raise TypeError(f"unexpected options {sorted(set(options) - known)}")
-    visit = walk.Visit(fn, named, default=default, in_place=inplace, **options)
+    batch = None if batch_size in (NO_DEFAULT, None) else as_batch(batch_size)
+    visit = walk.Visit(fn, named, default=default, in_place=inplace, batch=batch, **options)
     if inplace:
         self._writable()
         return self._visited(visit, others, ())
-    if batch_size in (NO_DEFAULT, None):
-        result = self._visited(visit, others, ())
-    else:
-        result = self._dense_kind(visit.children(self, others)[0], batch_size)
+    result = self._visited(visit, others, ())
     if result is None or out is not None:
         return result if result is None else out.update_(result)
     if names is not NO_DEFAULT:

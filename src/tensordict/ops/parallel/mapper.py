@@ -38,29 +38,37 @@ def run_map(
     pbar: bool = False,
     mp_start_method: str | None = None,
 ) -> Any:
-    """Apply *fn* to chunks of *source* along *dim* in worker processes and join the results along that dim.
-
-    Example:
-        >>> run_map(torch.arange(4), torch.neg, num_workers=0, chunksize=2)
-        tensor([ 0, -1, -2, -3])
+    """Apply a function to chunks of rows in worker processes, and join the results along the same dim.
 
     Args:
-        source: a tensor or node; the workers receive it once.
-        fn: takes a chunk and returns a tensor, a node, a tuple of them, or None, which is skipped.
-        out: a tensor or node with as many rows along *dim*; the results are written to it, by the workers
-            themselves where it is shared or memory-mapped.
-        num_workers: number of processes; None is one per usable CPU, 0 runs in the calling process.
-        index_with_generator: accepted for `iter_map`'s sake; workers always cut a chunk when they take it.
+        fn: takes a chunk, a tensordict; returns a tensordict, a tensor, a tuple of them, or None, which is skipped.
+            Define it at the top level of a module: it is pickled.
+        dim: the batch dim that is cut into chunks.
+        num_workers: how many processes; None for one per usable CPU, 0 runs in this process.
+        out: a tensordict that the results are written to; memory-mapped or shared, the workers write it themselves.
+        chunksize: the rows of a chunk; 0 gives the rows one by one, without the dim.
+        num_chunks: the number of chunks, instead. With neither, one chunk a worker.
+        pool: a `multiprocessing.Pool` to use; the arguments that describe workers are then ignored.
+        generator: draws the seed of the workers. None uses a new `torch.Generator` and warns that this will change.
+        max_tasks_per_child: replace a worker after so many chunks.
+        worker_threads: the torch threads of each worker.
+        index_with_generator: kept for `map_iter`'s sake: chunks are always cut when a worker takes them.
+        pbar: show a progress bar, if tqdm is installed.
+        mp_start_method: how workers start; None for the default of `torch.multiprocessing`.
 
     Returns:
-        The results joined by ``torch.cat`` (``torch.stack`` with ``chunksize=0``), *out*, or None when every result
-        is None.
+        The joined results, ``out``, or None when every result is None.
 
     Raises:
-        WorkerError: a worker died, or its error cannot be rebuilt.
-        TypeError: *fn* returned what cannot be joined.
-        ValueError: an argument is out of range, or *out* has another number of rows.
-        Exception: what *fn* raised, with the worker's traceback as its cause.
+        WorkerError: if a worker dies; the message names the chunk, the exit code and what may help.
+        Exception: what ``fn`` raised, with the traceback of the worker as its cause.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"x": torch.arange(4)}, [4])
+        >>> td.map(torch.neg, num_workers=0, chunksize=2, generator=torch.default_generator)["x"]
+        tensor([ 0, -1, -2, -3])
     """
     workers = _Workers(pool, num_workers, generator, max_tasks_per_child, worker_threads, mp_start_method)
     plan = make_plan(tuple(source.shape), dim, chunksize, num_chunks, workers.size)
@@ -96,27 +104,29 @@ def iter_map(
     pbar: bool = False,
     mp_start_method: str | None = None,
 ) -> Iterator[Any]:
-    """Apply *fn* to chunks of *source* along *dim* in worker processes and yield each result.
-
-    Arguments are checked and the base seed is drawn here; the workers start at the first ``next``, run at most two
-    chunks each ahead of the consumer, and end when the iterator is exhausted, closed or dropped. A source without
-    rows yields nothing.
-
-    Example:
-        >>> list(iter_map(torch.arange(3), torch.neg, num_workers=0, chunksize=2))
-        [tensor([ 0, -1]), tensor([-2])]
+    """Apply a function to chunks of rows in worker processes, and yield each result.
 
     Args:
-        source: a tensor or node; the workers receive it once.
-        fn: takes a chunk and returns anything that can be pickled.
-        shuffle: take the rows from a permutation, drawn from torch's global generator, and yield results as they
-            finish instead of in the order of the chunks.
+        shuffle: take the rows from a random permutation, and yield results as they finish.
+        index_with_generator: must be True with ``shuffle``.
+        fn, dim, num_workers, chunksize, num_chunks, pool, generator, max_tasks_per_child, worker_threads, pbar,
+            mp_start_method: as for `map`.
+
+    Yields:
+        The result for each chunk, in the order of the chunks unless ``shuffle``. Workers run a few chunks ahead.
 
     Raises:
-        RuntimeError: *shuffle* without *index_with_generator*.
-        WorkerError: a worker died, or its error or result cannot be rebuilt.
-        ValueError: an argument is out of range.
-        Exception: what *fn* raised, with the worker's traceback as its cause.
+        RuntimeError: for ``shuffle`` without ``index_with_generator``.
+        WorkerError: if a worker dies.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"x": torch.arange(3)}, [3])
+        >>> for part in td.map_iter(torch.neg, num_workers=0, chunksize=2, generator=torch.default_generator):
+        ...     print(part["x"])
+        tensor([ 0, -1])
+        tensor([-2])
     """
     if shuffle and not index_with_generator:
         raise RuntimeError("shuffle=True needs index_with_generator=True: shuffled rows cannot be split in advance")

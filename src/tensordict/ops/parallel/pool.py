@@ -252,7 +252,7 @@ def _work(pipe: Any, parcel: _Parcel, setup: Setup, index: int) -> None:
     with contextlib.suppress(EOFError, OSError):
         try:
             job = parcel.open()
-        except Exception as error:  # noqa: BLE001 - it is raised in the calling process
+        except Exception as error:
             pipe.recv_bytes()
             send(pipe, fault(error))
             return

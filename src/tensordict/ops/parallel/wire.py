@@ -82,11 +82,11 @@ def answer(call: Callable[[], object], label: Callable[[], str]) -> memoryview:
     """
     try:
         result = call()
-    except Exception as error:  # noqa: BLE001 - it is raised in the calling process
+    except Exception as error:
         return fault(error)
     try:
         return dumps(result, GOOD)
-    except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+    except Exception as error:
         told = pickle.PicklingError(f"the result for {label()}, a {type(result).__name__}, cannot be pickled: {error}")
         told.__cause__ = error
         return fault(told)
@@ -148,6 +148,6 @@ def fault(error: Exception) -> memoryview:
     try:
         packed = bytes(dumps(error))
         same = type(loads(packed)) is type(error)
-    except Exception:  # noqa: BLE001 - pickling runs the user's code
+    except Exception:
         same = False
     return dumps((name, text, packed if same else None), BAD)
