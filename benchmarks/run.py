@@ -40,7 +40,9 @@ BLOCK = re.compile(r"(<!-- benchmark -->\n).*?(<!-- /benchmark -->)", re.S)
 
 def environment(python: str) -> dict[str, str]:
     """Return the variables for a side: our own side finds the source beside this file, the other must not."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # an installed package is imported from its bytecode, so ours must be allowed to keep some
+    skipped = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+    variables = {name: value for name, value in os.environ.items() if name not in skipped}
     return variables | {"PYTHONPATH": str(SOURCE)} if python == sys.executable else variables
 
 

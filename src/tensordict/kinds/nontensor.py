@@ -78,7 +78,7 @@ class NonTensor(TensorCollection):
         return "column" if isinstance(self, NonTensorStack) else type(self._given()).__name__
 
     def _rebatched(self, batch: Batch) -> Any:
-        return self._widen("", batch)
+        return self if self._meta.batch[: len(batch)] == batch else self._widen("", batch)
 
     def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
         own = self._meta.batch
@@ -177,7 +177,8 @@ class NonTensorData(NonTensor):
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return self._same(batch, names)
 
-    _reduce = _resize
+    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        return self._same(batch, names)
 
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         return tuple(self._same(batch) for batch in batches)
