@@ -247,11 +247,11 @@ class TensorDict(TensorDictBase):
     def _raw_pairs(self) -> Any:
         return self._dict.items()
 
-    def _value(self, key: str) -> Any:
+    def _read_one(self, key: str) -> Any:
         child = self._dict.get(key)
         if type(child) is Tensor:
             return child if self._home is None else present(child)
-        return super()._value(key)
+        return super()._read_one(key)
 
     def _set(self, key: str, child: Any) -> None:
         self._dict[key] = child

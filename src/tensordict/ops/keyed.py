@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tensordict import errors, indexing
-from tensordict.aliases import NO_DEFAULT, NestedKey, SizeLike
+from tensordict.aliases import NO_DEFAULT, NestedKey
 from tensordict.core import coerce, walk
-from tensordict.core.core import Core, S
+from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch
@@ -32,14 +31,14 @@ class Keyed(Facts):
     def _read(self, key: NestedKey) -> Any:
         """Return a value as users get it: non-tensors as the object that they hold."""
         if type(key) is str:
-            return self._value(key)
+            return self._read_one(key)
         node: Any = self
         *path, last = unravel_key_to_tuple(key)
         for part in path:
-            node = _enter(node, part)
-        return node._value(last)
+            node = enter(node, part)
+        return node._read_one(last)
 
-    def _value(self, key: str) -> Any:
+    def _read_one(self, key: str) -> Any:
         child = self._get(key)
         return self._shown(child) if isinstance(child, Tensor) else child._given()
 
@@ -62,7 +61,7 @@ class Keyed(Facts):
         *path, last = unravel_key_to_tuple(key)
         try:
             for part in path:
-                node = _enter(node, part)
+                node = enter(node, part)
             child = node._read_as(last, **kwargs) if kwargs else node._get(last)
         except errors.MissingKey:
             if default is NO_DEFAULT:
@@ -206,7 +205,7 @@ class Keyed(Facts):
             if part not in node._keys():
                 node._gate("set key {!r}", key)
                 node._set(part, node._door(part, {}))
-            node = _enter(node, part)
+            node = enter(node, part)
         node._gate("set key {!r}", key)
         node._set(last, node._door(last, item))
         return self
@@ -228,7 +227,7 @@ class Keyed(Facts):
         *path, last = unravel_key_to_tuple(key)
         node: Any = self
         for part in path:
-            node = _enter(node, part)
+            node = enter(node, part)
         node._gate("delete key {!r}", key)
         node._get(last)
         node._del(last)
@@ -256,7 +255,7 @@ class Keyed(Facts):
         *path, last = unravel_key_to_tuple(key)
         node: Any = self
         for part in path:
-            node = _enter(node, part)
+            node = enter(node, part)
         node._get(last)
         with _named(key):
             node._write(node._plan(()), node._dense_kind({last: item}, node._meta.batch))
@@ -280,7 +279,7 @@ class Keyed(Facts):
         *path, last = unravel_key_to_tuple(key)
         node: Any = self
         for part in path:
-            node = _enter(node, part)
+            node = enter(node, part)
         child = node._get(last)
         node._writable()
         if isinstance(child, Tensor):
@@ -421,132 +420,6 @@ class Keyed(Facts):
             self.set_(key, torch.full_like(child, value))
         return self
 
-    # ---- structure
-
-    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True) -> Self:
-        """Return a tensordict with some of the keys; values are not copied.
-
-        Args:
-            *keys: the keys, nested ones as tuples.
-            inplace: remove the other keys here, and return self.
-            strict: raise for a missing key.
-
-        Raises:
-            KeyError: for a missing key, if ``strict``.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> list(TensorDict({"a": 1, "b": 2}).select("b").keys())
-            ['b']
-        """
-        paths = [unravel_key_to_tuple(key) for key in keys]
-        if strict:
-            for path in paths:
-                if walk.find(self, path) is None:
-                    raise errors.missing_key(path if len(path) > 1 else path[0], self._keys(), type(self).__name__)
-        return _restructured(self, lambda node: _selected(node, paths), inplace, "select keys")
-
-    def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
-        """Return a tensordict without some of the keys; values are not copied.
-
-        Args:
-            *keys: the keys, nested ones as tuples; missing ones are ignored.
-            inplace: remove them here, and return self.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> list(TensorDict({"a": 1, "b": 2}).exclude("b").keys())
-            ['a']
-        """
-        paths = [unravel_key_to_tuple(key) for key in keys]
-        return _restructured(self, lambda node: _excluded(node, paths), inplace, "exclude keys")
-
-    def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
-        """Give a value another key; return self.
-
-        Args:
-            old_key: a key that exists.
-            new_key: the key that it gets.
-            safe: raise if the new key is taken, instead of replacing its value.
-
-        Raises:
-            KeyError: if the old key is missing, or ``safe`` and the new one is taken.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> list(TensorDict({"a": 1}).rename_key_("a", "b").keys())
-            ['b']
-        """
-        old, new = unravel_key_to_tuple(old_key), unravel_key_to_tuple(new_key)
-        self._gate("rename key {!r}", old_key)
-        if old == new:
-            return self
-        if safe and new_key in self:
-            raise KeyError(f"cannot rename {old_key!r} to {new_key!r}: the new key is taken")
-        self._restructure(lambda node: _renamed(node, old, new))
-        return self
-
-    def flatten_keys(self, separator: str = ".", inplace: bool = False, is_leaf: IsLeaf | None = None) -> Self:
-        """Return a tensordict without nesting: nested keys become strings joined by a separator.
-
-        Args:
-            separator: what joins the parts of a key.
-            inplace: change the keys here, and return self.
-            is_leaf: called with the class of a value; tells what is not gone into.
-
-        Raises:
-            KeyError: if two keys become the same.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> list(TensorDict({"a": {"b": 1}}).flatten_keys(".").keys())
-            ['a.b']
-        """
-        leaf = walk.is_leaf_nontensor if is_leaf is None else is_leaf
-        return _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
-
-    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
-        """Return a tensordict nested at a separator in the keys: the inverse of `flatten_keys`.
-
-        Args:
-            separator: where keys are split.
-            inplace: change the keys here, and return self.
-
-        Raises:
-            KeyError: if a key would be both a value and a nested tensordict.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> list(TensorDict({"a.b": 1}).unflatten_keys(".").keys(True, True))
-            [('a', 'b')]
-        """
-        return _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
-
-    def empty(self, recurse: bool = False, *, batch_size: SizeLike | None = None, device: Any = NO_DEFAULT) -> Any:
-        """Return a tensordict of the same batch size without values.
-
-        Args:
-            recurse: keep the nested tensordicts, empty too.
-            batch_size: another batch size.
-            device: another device.
-
-        Examples:
-            >>> from tensordict import TensorDict
-            >>> TensorDict({"a": [1, 2]}, [2]).empty().batch_size
-            torch.Size([2])
-        """
-        batch, own, names = self._meta
-        if batch_size is not None:
-            batch, names = as_batch(batch_size), None
-        target = own if device is NO_DEFAULT else device
-        node = self._dense_kind({}, batch, target, names and list(names))
-        if recurse:
-            for key in self._keys():
-                child = self._get(key)
-                if isinstance(child, Core):
-                    node._set(key, child.empty(True))  # type: ignore[attr-defined]
-        return node
-
     # ---- functions of users
 
     def apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
@@ -600,7 +473,7 @@ class Keyed(Facts):
         return self._like({key: coerce.child(key, value, meta) for key, value in children.items()}, meta)
 
 
-def _enter(node: Any, key: str) -> Any:
+def enter(node: Any, key: str) -> Any:
     child = node._get(key)
     if not isinstance(child, Core):
         raise errors.MissingKey(f"key {key!r} holds a tensor, not a nested tensordict")
@@ -650,88 +523,6 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
         value = value.expand(*plan.batch)
     self._write(plan, value)
     return self
-
-
-def _restructured(self: S, call: Callable[[Any], Any], inplace: bool, what: str) -> S:
-    if not inplace:
-        return cast(S, self._restructure(call))
-    self._gate(what)
-    changed = self._restructure(call)
-    for key in list(self._keys()):
-        self._del(key)
-    for key in changed._keys():
-        self._set(key, changed._get(key))
-    return self
-
-
-def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
-    children: dict[str, Any] = {}
-    inner: dict[str, list[tuple[str, ...]]] = {}
-    present = node._keys()
-    for key, *rest in paths:
-        if key not in present:
-            continue
-        if rest:
-            inner.setdefault(key, []).append(tuple(rest))
-        children[key] = node._get(key) if not rest else children.get(key)
-    for key, tails in inner.items():
-        if children[key] is None and isinstance(node._get(key), Core):
-            children[key] = node._get(key)._restructure(partial(_selected, paths=tails))
-    return node._like({k: v for k, v in children.items() if v is not None}, node._meta)
-
-
-def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
-    gone = {path[0] for path in paths if len(path) == 1}
-    children = {}
-    for key in node._keys():
-        if key in gone:
-            continue
-        child = node._get(key)
-        tails = [path[1:] for path in paths if len(path) > 1 and path[0] == key]
-        if tails and isinstance(child, Core):
-            child = child._restructure(partial(_excluded, paths=tails))
-        children[key] = child
-    return node._like(children, node._meta)
-
-
-def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
-    holder = node
-    for part in old[:-1]:
-        holder = _enter(holder, part)
-    value = holder._get(old[-1])
-    if len(old) == len(new) == 1:  # the value keeps its place in the order of keys
-        children = {(new[0] if k == old[0] else k): node._get(k) for k in node._keys() if k != new[0]}
-        for key in list(node._keys()):
-            node._del(key)
-        for key, child in children.items():
-            node._set(key, child)
-        return node
-    holder._del(old[-1])
-    return node.set(new if len(new) > 1 else new[0], value)
-
-
-def _flat(node: Any, separator: str, is_leaf: IsLeaf) -> Any:
-    children: dict[str, Any] = {}
-    for path, child in walk.pairs(node, True, True, is_leaf):
-        key = separator.join(path)
-        if key in children:
-            raise KeyError(f"flattening keys with {separator!r} makes two values of key {key!r}; use another separator")
-        children[key] = child
-    return node._like(children, node._meta)
-
-
-def _nested(node: Any, separator: str) -> Any:
-    found = node._like({}, node._meta)
-    for key in node._keys():
-        path = tuple(key.split(separator))
-        for end in range(1, len(path) + 1):
-            there = walk.find(found, path[:end])
-            if there is not None and (end == len(path) or not isinstance(there, Core)):
-                raise KeyError(
-                    f"unflattening keys with {separator!r}: {key!r} clashes with {separator.join(path[:end])!r}"
-                )
-        found.set(path, node._get(key))
-    return found
 
 
 def _applied(self: Any, fn: Callable[..., Any], others: tuple[Any, ...], named: bool, options: dict[str, Any]) -> Any:
