@@ -17,6 +17,9 @@ from torch import Tensor
 from tensordict.aliases import Batch
 
 
+_ROW_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
 class Plan(NamedTuple):
     """An index, parsed against a batch size.
 
@@ -41,6 +44,7 @@ def plan(index: Any, batch: Batch) -> Plan:
             return Plan(lambda v: v[index], (index,), batch[1:], tuple(range(1, len(batch))), True)
         raise _out_of_range(index, batch, 0)
     if kind is slice and batch:
+        _forward(index)
         size = len(range(*index.indices(batch[0])))
         return Plan(lambda v: v[index], (index,), (size, *batch[1:]), tuple(range(len(batch))), True)
     if (kind is Tensor or kind is list) and batch:
@@ -74,7 +78,21 @@ def _rows(index: Any, batch: Batch) -> Plan | None:
     else:
         return None
     kept = (None, *range(1, len(batch)))
-    return Plan(lambda v: v.index_select(0, picked), (picked,), (picked.shape[0], *batch[1:]), kept, False)
+    return Plan(_picking(0, picked), (picked,), (picked.shape[0], *batch[1:]), kept, False)
+
+
+def _picking(dim: int, rows: Tensor) -> Callable[[Any], Any]:
+    """Return the call that reads whole rows."""
+
+    def call(v: Any) -> Any:
+        try:
+            return v.index_select(dim, rows)
+        except RuntimeError as error:  # not every kernel says IndexError for a row that is not there
+            if bool(((rows < 0) | (rows >= v.shape[dim])).any()):
+                raise IndexError(f"a row number is out of range for dim {dim} of size {v.shape[dim]}") from None
+            raise error
+
+    return call
 
 
 def positive(index: Tensor, size: int) -> Tensor:
@@ -88,6 +106,18 @@ def _out_of_range(index: Any, batch: Batch, dim: int) -> IndexError:
     return IndexError(f"index {index} is out of range for dim {dim} of size {batch[dim]} (batch size {list(batch)})")
 
 
+def check_rows(plan: Plan, batch: Batch) -> None:
+    """Raise IndexError if an index tensor names a row that is not there: torch would find out after writing others."""
+    found = [item for item in plan.items if isinstance(item, Tensor)]
+    if not found:
+        return
+    rows = tuple(map(abs, batch))  # a size that members of a lazy stack do not share is -1
+    try:
+        torch.zeros((), dtype=torch.bool, device=found[0].device).expand(rows)[plan.items]
+    except IndexError as error:
+        raise explain(plan.items, batch, error) from None
+
+
 def explain(index: Any, batch: Batch, error: Exception) -> IndexError:
     """Return an error that names the index and the batch size, for one that a leaf raised."""
     shown = f"a tensor of shape {list(index.shape)}" if isinstance(index, Tensor) else repr(index)
@@ -96,20 +126,43 @@ def explain(index: Any, batch: Batch, error: Exception) -> IndexError:
 
 def _item(item: Any) -> Any:
     """Return one item of an index in its normal form: None, Ellipsis, a slice, a bool, an int or a tensor."""
-    if item is None or item is Ellipsis or isinstance(item, (slice, bool, int)):
+    if item is None or item is Ellipsis or isinstance(item, (bool, int)):
         return item
-    if isinstance(item, Tensor):
-        return item.bool() if item.dtype is torch.uint8 and item.ndim else item
+    if isinstance(item, slice):
+        return _forward(item)
     if isinstance(item, numpy.bool_):
         return bool(item)
     if isinstance(item, numpy.integer):
         return int(item)
-    if isinstance(item, (list, range)):
-        found = torch.tensor(item if type(item) is list else list(item))
-    elif isinstance(item, numpy.ndarray):
-        found = torch.from_numpy(numpy.ascontiguousarray(item if item.dtype.kind == "b" else item.astype(numpy.int64)))
-    else:
+    found = _tensor(item)
+    if found.dtype is torch.bool or found.dtype is torch.uint8:
+        # a mask without dims is a bool: it adds a dim
+        return found.bool() if found.ndim else bool(found)
+    if found.dtype not in _ROW_NUMBERS:
+        raise IndexError(
+            f"cannot index with values of {found.dtype}: row numbers are integers, masks are bools; got {item!r}"
+        )
+    return found
+
+
+def _forward(item: slice) -> slice:
+    if item.step is not None and item.step <= 0:
+        raise ValueError(f"the step of a slice must be positive, got {item!r}; `flip` reverses rows")
+    return item
+
+
+def _tensor(item: Any) -> Tensor:
+    """Return an index that names several rows as a tensor."""
+    if isinstance(item, Tensor):
+        return item
+    if isinstance(item, numpy.ndarray):
+        return torch.from_numpy(numpy.ascontiguousarray(item.astype(numpy.int64) if item.dtype.kind in "iu" else item))
+    if not isinstance(item, (list, range)):
         raise TypeError(f"cannot index with {item!r} of type {type(item).__name__}: expected what torch accepts")
+    try:
+        found = torch.tensor(item if type(item) is list else list(item))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"cannot index with the list {item!r}: {error}") from None
     return found if found.numel() or found.dtype is not torch.get_default_dtype() else found.long()
 
 
@@ -153,7 +206,7 @@ class _Parser:
             self.sizes.append((1, None))
         elif isinstance(item, bool):
             self._advanced(item, (int(item),))
-        elif isinstance(item, Tensor) and item.ndim and item.dtype is torch.bool:
+        elif isinstance(item, Tensor) and item.dtype is torch.bool:
             self._mask(item)
         else:
             self._one_dim(item)
@@ -201,16 +254,23 @@ class _Parser:
         sizes = self.sizes + [(self.batch[dim], dim) for dim in range(self.dim, len(self.batch))]
         at = 0 if self.apart else self.place
         if self.shapes:
-            sizes[at:at] = [(size, None) for size in torch.broadcast_shapes(*self.shapes)]
+            sizes[at:at] = [(size, None) for size in self._together()]
         return tuple(size for size, _ in sizes), tuple(dim for _, dim in sizes), at
+
+    def _together(self) -> tuple[int, ...]:
+        try:
+            return tuple(torch.broadcast_shapes(*self.shapes))
+        except RuntimeError:
+            raise IndexError(
+                f"index tensors of shapes {list(map(list, self.shapes))} do not broadcast together (batch size "
+                f"{list(self.batch)})"
+            ) from None
 
 
 def _general(index: tuple[Any, ...], batch: Batch) -> Plan:
     parser = _Parser(batch)
     for item in _spread(index, batch):
-        # a 0-dim mask is a bool: it adds a dim
-        take = bool(item) if isinstance(item, Tensor) and item.dtype is torch.bool and not item.ndim else item
-        parser.take(take)
+        parser.take(item)
     items = tuple(parser.items)
     out, kept, place = parser.finish()
     return Plan(_call(items, len(parser.shapes), batch), items, out, kept, not parser.shapes, place)
@@ -221,9 +281,8 @@ def _call(items: tuple[Any, ...], advanced: int, batch: Batch) -> Callable[[Any]
     if advanced == 1 and isinstance(items[-1], Tensor) and all(item == slice(None) for item in items[:-1]):
         dim, index = len(items) - 1, items[-1].long()
         flat, shape = positive(index.reshape(-1), batch[dim]), tuple(index.shape)
-        if len(shape) == 1:
-            return lambda v: v.index_select(dim, flat)
-        return lambda v: v.index_select(dim, flat).unflatten(dim, shape)
+        pick = _picking(dim, flat)
+        return pick if len(shape) == 1 else lambda v: pick(v).unflatten(dim, shape)
     if len(items) == 1:
         only = items[0]
         return lambda v: v[only]

@@ -16,7 +16,7 @@ from tensordict import dims, errors
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
-from tensordict.indexing import Plan
+from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.ragged import padded
@@ -289,6 +289,7 @@ class LazyStackedTensorDict(TensorDictBase):
         return _Route(self, plan).read()
 
     def _write(self, plan: Plan, value: Any) -> None:
+        check_rows(plan, self._meta.batch)
         route = _Route(self, plan)
         if isinstance(value, Core):
             route.admit(value)
@@ -406,9 +407,10 @@ class _Route:
     """How an index of a lazy stack reaches its members: which ones, by what items, and where the results stand."""
 
     def __init__(self, stack: LazyStackedTensorDict, plan: Plan) -> None:
-        self.members, self.plan = stack._tensordicts, plan
-        self.stack = stack
-        before, self.own, after = _around(plan.items, stack.stack_dim)
+        self.source, self.plan, self.dim = stack, plan, stack.stack_dim
+        self.stack, items = _without_bools(stack, plan.items)
+        self.members = self.stack._tensordicts
+        before, self.own, after = _around(items, self.stack.stack_dim)
         self.rest = (*before, *after)
         if isinstance(self.own, Tensor) and not self.own.ndim:
             self.own = int(self.own)
@@ -419,12 +421,12 @@ class _Route:
         if isinstance(self.own, int):
             return _pick(self.members[self.own], self.rest)
         if isinstance(self.own, slice):
-            place = self.plan.kept.index(self.stack.stack_dim)
+            place = self.plan.kept.index(self.dim)
             picked = self.members[self.own]
             if not picked:
                 return self._nothing()
             if sum(isinstance(i, Tensor) for i in self.rest) > 1:  # the stack dim may part index tensors: torch decides
-                return self.stack._dense()._index(self.plan)
+                return self.source._dense()._index(self.plan)
             return self.stack._again([_pick(m, self.rest) for m in picked], place)
         rows = list(self._rows())
         if not rows:
@@ -434,9 +436,9 @@ class _Route:
 
     def _nothing(self) -> Any:
         """Return the empty selection: dense, since a lazy stack has at least one member."""
-        first = self.members[0].unsqueeze(self.stack.stack_dim)._dense()
+        first = self.source._tensordicts[0].unsqueeze(self.dim)._dense()
         shape = list(first.batch_size)
-        shape[self.stack.stack_dim] = len(self.members)
+        shape[self.dim] = len(self.members)
         return first.expand(*shape)._index(self.plan)
 
     def _shape(self) -> tuple[int, ...]:
@@ -464,7 +466,7 @@ class _Route:
             yield self.members[self.own], self.rest, value
         elif isinstance(self.own, slice):
             picked = self.members[self.own]
-            place = self.plan.kept.index(self.stack.stack_dim)
+            place = self.plan.kept.index(self.dim)
             for m, part in zip(picked, _unbind(value, place, len(picked)), strict=True):
                 yield m, self.rest, part
         else:
@@ -482,11 +484,24 @@ class _Route:
             member[rest] = part
 
 
+def _without_bools(stack: Any, items: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return a stack with a new dim for every bool of an index, and the index with row numbers for the bools."""
+    said: list[Any] = []
+    at = 0
+    for item in items:
+        if isinstance(item, bool):
+            stack = stack.unsqueeze(at)
+            item = torch.zeros(int(item), dtype=torch.long)
+        at += item is not None
+        said.append(item)
+    return stack, tuple(said)
+
+
 def _around(items: tuple[Any, ...], dim: int) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:
     """Return the items before, at and after the one that addresses a dim."""
     at = -1
     for n, item in enumerate(items):
-        at += item is not None and not isinstance(item, bool)
+        at += item is not None
         if at == dim:
             return items[:n], item, items[n + 1 :]
     return items, _ALL, ()

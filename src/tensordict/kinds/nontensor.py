@@ -190,6 +190,13 @@ class NonTensorData(NonTensor):
         self._meta = meta
         return self
 
+    def _write(self, plan: Plan, value: Any) -> None:
+        if self._written(plan.items, value) is not self:
+            raise TypeError(
+                f"cannot write {value!r} to rows of NonTensorData: it holds one value, {self._value!r}, for all rows. "
+                f"Write through the tensordict that holds it, or hold a NonTensorStack."
+            )
+
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         theirs = value.flat() if isinstance(value, NonTensor) else [value]
         if all(_same_value(item, self._value) for item in theirs):
@@ -319,6 +326,9 @@ class NonTensorStack(NonTensor):
     def _stamp(self, meta: Meta) -> Self:
         self._meta = Meta(tuple(self._rows.shape), meta.device, meta.names)
         return self
+
+    def _write(self, plan: Plan, value: Any) -> None:
+        self._written(plan.items, value)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         column = value.column() if isinstance(value, NonTensor) else NonTensorData(value).column()
