@@ -1,7 +1,7 @@
 """Pure rules on tuples that have one entry a dim.
 
-A rule takes the entries and the entry of a new dim. The same rule is applied to sizes (new: 1), to names (new: None) and
-to positions, which tells a lazy stack where its dim goes. No torch here, so that the rules stay easy to test.
+A rule takes the entries and the entry of a new dim. The same rule is applied to sizes (new: 1), to names (new: None)
+and to positions, which tells a lazy stack where its dim goes. No torch here, so that the rules stay easy to test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Any index to a plan: parsed once for a node, then the fastest call for every child.
 
-An index is torch's own: int, slice, None, Ellipsis, bool, range, list, nested list, numpy array, index or mask tensor, and
-tuples that mix them. It addresses the batch dims only. Ints are selects and do not count as advanced indices, as in
+An index is torch's own: int, slice, None, Ellipsis, bool, range, list, nested list, numpy array, index or mask tensor,
+and tuples that mix them. It addresses the batch dims only. Ints are selects and do not count as advanced indices, as in
 torch; index tensors that stand side by side put their dims where they stood, others put them in front.
 """
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from tensordict.aliases import Batch
-
 
 _ROW_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
@@ -72,32 +71,33 @@ def _rows(index: Any, batch: Batch) -> Plan | None:
         if high >= batch[0] or low < -batch[0]:
             raise _out_of_range(high if high >= batch[0] else low, batch, 0)
         if low < 0:
-            picked = positive(picked, batch[0])
+            picked = torch.where(picked < 0, picked + batch[0], picked)
     elif index.dtype is torch.long and index.ndim == 1:
-        picked = positive(index, batch[0])
+        picked = index
     else:
         return None
-    kept = (None, *range(1, len(batch)))
-    return Plan(_picking(0, picked), (picked,), (picked.shape[0], *batch[1:]), kept, False)
+    return Plan(_picking(0, picked), (picked,), (picked.shape[0], *batch[1:]), (None, *range(1, len(batch))), False)
 
 
 def _picking(dim: int, rows: Tensor) -> Callable[[Any], Any]:
-    """Return the call that reads whole rows."""
+    """Return the call that reads whole rows by the kernel that copies them; it knows no negative row numbers."""
+    if not rows.is_cpu:  # an error on a device comes late and cannot be caught, so count rows from the front first
+        not rows.is_cpu
+    ):  # an error on a device comes late and cannot be caught, so rows are counted from the front first
+
+        def call_device(v: Any) -> Any:
+            return v.index_select(dim, torch.where(rows < 0, rows + v.shape[dim], rows))
+
+        return call_device
+    items = (slice(None),) * dim + (rows,)
 
     def call(v: Any) -> Any:
         try:
             return v.index_select(dim, rows)
-        except RuntimeError as error:  # not every kernel says IndexError for a row that is not there
-            if bool(((rows < 0) | (rows >= v.shape[dim])).any()):
-                raise IndexError(f"a row number is out of range for dim {dim} of size {v.shape[dim]}") from None
-            raise error
+        except (IndexError, RuntimeError):  # negative rows, or none such: torch's own indexing decides
+            return v[items]
 
     return call
-
-
-def positive(index: Tensor, size: int) -> Tensor:
-    """Return row numbers counted from the front: `index_select` knows no negative ones."""
-    return torch.where(index < 0, index + size, index)
 
 
 def _out_of_range(index: Any, batch: Batch, dim: int) -> IndexError:
@@ -273,15 +273,15 @@ def _general(index: tuple[Any, ...], batch: Batch) -> Plan:
         parser.take(item)
     items = tuple(parser.items)
     out, kept, place = parser.finish()
-    return Plan(_call(items, len(parser.shapes), batch), items, out, kept, not parser.shapes, place)
+    return Plan(_call(items, len(parser.shapes)), items, out, kept, not parser.shapes, place)
 
 
-def _call(items: tuple[Any, ...], advanced: int, batch: Batch) -> Callable[[Any], Any]:
+def _call(items: tuple[Any, ...], advanced: int) -> Callable[[Any], Any]:
     """Return the fastest call that reads a child by these items."""
     if advanced == 1 and isinstance(items[-1], Tensor) and all(item == slice(None) for item in items[:-1]):
         dim, index = len(items) - 1, items[-1].long()
-        flat, shape = positive(index.reshape(-1), batch[dim]), tuple(index.shape)
-        pick = _picking(dim, flat)
+        shape = tuple(index.shape)
+        pick = _picking(dim, index.reshape(-1))
         return pick if len(shape) == 1 else lambda v: pick(v).unflatten(dim, shape)
     if len(items) == 1:
         only = items[0]

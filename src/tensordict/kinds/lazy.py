@@ -1,7 +1,7 @@
 """LazyStackedTensorDict: nodes that are stacked along a dim when, and only when, a value is read.
 
-Members keep their own keys and shapes. A word that treats members alike is said to each; a dim rule applied to positions
-tells where the stack dim goes; what mixes the stack dim with others makes a dense tensordict first.
+Members keep their own keys and shapes. A word that treats members alike is said to each; a dim rule applied to
+positions tells where the stack dim goes; what mixes the stack dim with others makes a dense tensordict first.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class LazyStackedTensorDict(TensorDictBase):
         for other in others:
             if other.ndim != self.ndim or other.shape[self.stack_dim] != len(self._tensordicts):
                 raise errors.ShapeMismatch(
-                    f"batch sizes do not match: {list(self.batch_size)} on the left, {list(other.batch_size)} on the right"
+                    f"batch sizes do not match: {list(self.batch_size)} on the left, {list(other.batch_size)} right"
                 )
 
     def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
@@ -190,7 +190,7 @@ class LazyStackedTensorDict(TensorDictBase):
             if len(shapes) == 1:
                 raise
             raise errors.ShapeMismatch(
-                f"cannot stack the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "
+                f"cannot stack the values at key {key!r}: shapes differ, {', '.join(map(str, map(list, shapes)))}. "
                 f"Read them with get({key!r}, as_list=True), as_nested_tensor=True or as_padded_tensor=True."
             ) from error
 

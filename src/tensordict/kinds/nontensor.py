@@ -1,8 +1,8 @@
 """Non-tensors: any object as a leaf that follows the batch.
 
 NonTensorData is one value for all rows. NonTensorStack is a column: a list of values, and an index tensor of the batch
-shape that says which value each row has. Whatever a word does to a tensor, it does to the index tensor, by the same call;
-the values are never touched. Words that compute (`abs`, `+`) leave both as they are.
+shape that says which value each row has. Whatever a word does to a tensor, it does to the index tensor, by the same
+call; the values are never touched. Words that compute (`abs`, `+`) leave both as they are.
 """
 
 from __future__ import annotations
