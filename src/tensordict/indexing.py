@@ -80,6 +80,7 @@ def _rows(index: Any, batch: Batch) -> Plan | None:
 
 
 def _picking(dim: int, rows: Tensor) -> Callable[[Any], Any]:
+    """Return the call that reads whole rows by the kernel that copies them; it knows no negative row numbers."""
     if not rows.is_cpu:
         # an error on a device comes late and cannot be caught, so rows are counted from the front first
         def call_device(v: Any) -> Any:

@@ -11,7 +11,19 @@ from torch import Tensor
 from tensordict.aliases import Call
 from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
-from tensordict.ops.rows import align, binary, binary_, pair, pair_, paired_with_default, predicate, spread, unary
+from tensordict.ops.rows import (
+    align,
+    ask_with,
+    ask_with_tensor,
+    binary,
+    binary_,
+    pair,
+    pair_,
+    paired_with_default,
+    predicate,
+    spread,
+    unary,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,6 +51,12 @@ def _in_place(name: str, call: Call) -> Any:
 
 def _swapped(call: Call) -> Call:
     return lambda v, other: call(other, v)
+
+
+_LESS, _MORE = "[1.0, 3.0] | 2.0 | [1., 2.]", "[1.0, 3.0] | 2.0 | [2., 3.]"
+_REST = "[1.0, 3.0] | 2.0 | [1., 1.]"
+_TRUTH, _EITHER = "[0.0, 3.0] | 2.0 | [False,  True]", "[0.0, 3.0] | 2.0 | [True, True]"
+_ONE = "[0.0, 3.0] | 2.0 | [ True, False]"
 
 
 class Pointwise(Facts):
@@ -85,15 +103,24 @@ class Pointwise(Facts):
     isreal = predicate("isreal", "whether each element has no imaginary part")
     logical_not = predicate("logical_not", "whether each element is zero or False")
 
+    clamp_max = binary("clamp_max", "the smaller of each element and an upper bound", _LESS)
+    clamp_max_ = binary_("clamp_max_", "the smaller of each element and an upper bound", _LESS)
+    clamp_min = binary("clamp_min", "the greater of each element and a lower bound", _MORE)
+    clamp_min_ = binary_("clamp_min_", "the greater of each element and a lower bound", _MORE)
+    div = binary("div", "each element divided by an operand", "[1.0, 3.0] | 2.0 | [0.5000, 1.5000]")
+    div_ = binary_("div_", "each element divided by an operand", "[1.0, 3.0] | 2.0 | [0.5000, 1.5000]")
+    maximum = binary("maximum", "the greater of each element and an operand", _MORE, ask_with_tensor("maximum"))
+    maximum_ = binary_("maximum_", "the greater of each element and an operand", _MORE, ask_with("clamp_min_"))
+    minimum = binary("minimum", "the smaller of each element and an operand", _LESS, ask_with_tensor("minimum"))
+    minimum_ = binary_("minimum_", "the smaller of each element and an operand", _LESS, ask_with("clamp_max_"))
+    mod = binary("mod", "the remainder of each element divided by an operand", _REST, operator.mod)
     mul, mul_ = binary("mul", "the product of each element and an operand"), binary_("mul_", "the product")
-    div, div_ = binary("div", "each element divided by an operand"), binary_("div_", "the quotient")
-    pow, pow_ = binary("pow", "each element to the power of an operand"), binary_("pow_", "the power")
-    maximum = binary("maximum", "the greater of each element and an operand")
-    minimum = binary("minimum", "the smaller of each element and an operand")
-    logical_and = binary("logical_and", "whether each element and the operand are both non-zero")
-    logical_or = binary("logical_or", "whether each element or the operand is non-zero")
-    logical_xor = binary("logical_xor", "whether exactly one of each element and the operand is non-zero")
-    bitwise_and = binary("bitwise_and", "the bits that each element and an operand share", "[5, 6]", "3")
+    pow = binary("pow", "each element to the power of an operand", "[1.0, 3.0] | 2.0 | [1., 9.]")
+    pow_ = binary_("pow_", "each element to the power of an operand", "[1.0, 3.0] | 2.0 | [1., 9.]")
+    logical_and = binary("logical_and", "whether both are non-zero", _TRUTH, ask_with_tensor("logical_and"))
+    logical_or = binary("logical_or", "whether either is non-zero", _EITHER, ask_with_tensor("logical_or"))
+    logical_xor = binary("logical_xor", "whether exactly one is non-zero", _ONE, ask_with_tensor("logical_xor"))
+    bitwise_and = binary("bitwise_and", "the bits that each element and an operand share", "[5, 6] | 3 | [1, 2]")
 
     __mul__ = __rmul__ = _operator("__mul__", operator.mul)
     __add__ = __radd__ = _operator("__add__", operator.add)
@@ -186,6 +213,83 @@ class Pointwise(Facts):
             tensor([0., 0.])
         """
         return pair_(self, _scaled("sub_", alpha), other)
+
+    def rsub(self, other: Any, *, alpha: float | None = None, default: Any = None) -> Self:
+        """Return an operand minus each element.
+
+        Args:
+            other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
+            alpha: multiplies the element.
+            default: used for a key that only one side has.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).rsub(3)["x"]
+            tensor([2., 2.])
+        """
+        scaled = self if alpha is None else pair(self, operator.mul, alpha)
+        if default is not None:
+            return paired_with_default(scaled, _swapped(operator.sub), other, default)
+        return pair(scaled, _swapped(operator.sub), other)
+
+    def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+        """Return each element plus a number times the product of two operands.
+
+        Args:
+            other1: a tensordict with the same keys.
+            other2: likewise.
+            value: the number.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2)}, [2])
+            >>> td.addcmul(td, td, value=2)["x"]
+            tensor([3., 3.])
+        """
+        return self._zip(lambda v, a, b: v.addcmul(a, b, value=value), (other1, other2))
+
+    def addcmul_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+        """Add a number times the product of two operands to each element in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2)}, [2])
+            >>> td.addcmul_(td.clone(), td.clone(), value=2)["x"]
+            tensor([3., 3.])
+        """
+        return self._each(lambda v, a, b: v.addcmul_(a, b, value=value), (other1, other2))
+
+    def addcdiv(self, other1: Any, other2: Any, value: float = 1) -> Self:
+        """Return each element plus a number times the quotient of two operands.
+
+        Args:
+            other1: a tensordict with the same keys.
+            other2: likewise.
+            value: the number.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2)}, [2])
+            >>> td.addcdiv(td, td * 2, value=2)["x"]
+            tensor([2., 2.])
+        """
+        return self._zip(lambda v, a, b: v.addcdiv(a, b, value=value), (other1, other2))
+
+    def addcdiv_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+        """Add a number times the quotient of two operands to each element in place; return self.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2)}, [2])
+            >>> td.addcdiv_(td.clone(), td * 2, value=2)["x"]
+            tensor([2., 2.])
+        """
+        return self._each(lambda v, a, b: v.addcdiv_(a, b, value=value), (other1, other2))
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
         """Return each element, not less than ``min`` and not more than ``max``.
@@ -305,7 +409,7 @@ def _weighted(self: S, name: str, other: Any, alpha: float | None, default: Any)
     return pair(self, from_rows, other)
 
 
-def _like(name: str) -> None:
+def _register_like(name: str) -> None:
     """Register `torch.zeros_like` and its kin: said to each leaf."""
     function = getattr(torch, name)
 
@@ -315,7 +419,7 @@ def _like(name: str) -> None:
 
 
 for _name in ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"):
-    _like(_name)
+    _register_like(_name)
 
 implements(torch.where)(lambda condition, one, two: one.where(condition, two))
 implements(torch.add)(lambda one, *args, **kwargs: one.add(*args, **kwargs))

@@ -55,6 +55,16 @@ def ask_with(name: str) -> Call:
     return lambda v, other: getattr(v, name)(other)
 
 
+def ask_with_tensor(name: str) -> Call:
+    """The same for a word that torch gives tensors only: a number becomes a tensor without dims."""
+
+    def call(v: Any, other: Any) -> Any:
+        wrapped = other if isinstance(other, (Tensor, Core)) else torch.as_tensor(other, device=v.device)
+        return getattr(v, name)(wrapped)
+
+    return call
+
+
 def dress(method: Any, name: str, doc: str) -> Any:
     """Give a method its name and docstring, and register the torch function of that name."""
     method.__name__ = name
@@ -179,36 +189,37 @@ def _with_default(say: Call, one: Any, two: Any) -> Any:
     return say(two._map(lambda v: torch.full_like(v, one)) if isinstance(two, Core) else torch.full_like(two, one), two)
 
 
-def binary(name: str, value: str, start: str = "[0.25, 0.5]", operand: str = "2.0") -> Binary:
-    """Return a word for a function of each element and an operand."""
-    say = ask_with(name)
+def binary(name: str, value: str, example: str = "", say: Call | None = None) -> Binary:
+    """Return a word for a function of each element and an operand; `say` tells how, if not by the word itself."""
+    say = ask_with(name) if say is None else say
 
     def word(self: Core, other: Any, *, default: Any = None) -> Any:
         if default is not None:
             return paired_with_default(self, say, other, default)
         return pair(self, say, other)
 
-    return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", start, operand, default=True)))
+    return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", example, default=True)))
 
 
-def binary_(name: str, value: str, start: str = "[0.25, 0.5]", operand: str = "2.0") -> Binary:
+def binary_(name: str, value: str, example: str = "", say: Call | None = None) -> Binary:
     """Return a word that stores a function of each element and an operand in place."""
-    say = ask_with(name)
+    say = ask_with(name) if say is None else say
 
     def word(self: Core, other: Any) -> Any:
         return pair_(self, say, other)
 
-    return cast(Binary, dress(word, name, _binary_doc(name, f"Store {value} in place; return self", start, operand)))
+    return cast(Binary, dress(word, name, _binary_doc(name, f"Store {value} in place; return self", example)))
 
 
-def _binary_doc(name: str, sentence: str, start: str, operand: str, default: bool = False) -> str:
-    plain = name.rstrip("_")
-    extra = 'default: used for a key that only one side has; "intersection" leaves such keys out.\n' if default else ""
+def _binary_doc(name: str, sentence: str, example: str, default: bool = False) -> str:
+    start, operand, result = (example or _EXAMPLE).split(" | ")
+    extra = 'default: used for a key that only one side has; "intersection" leaves such keys out.' if default else ""
     return f"""{sentence}.
 
     Args:
         other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
         {extra}
+
     Raises:
         KeyError: if the keys of the two tensordicts differ and there is no default.
         RuntimeError: if shapes do not broadcast.
@@ -216,16 +227,9 @@ def _binary_doc(name: str, sentence: str, start: str, operand: str, default: boo
     Examples:
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> x = torch.tensor({start})
-        >>> td = TensorDict({{"x": x.clone()}}, [2])
-        >>> torch.equal(td.{name}({operand})["x"], x.{plain}({_tensor_operand(plain, operand)}))
-        True
-    """
+        >>> TensorDict({{"x": torch.tensor({start})}}, [2]).{name}({operand})["x"]
+        tensor({result})
+    """.replace("        \n\n    Raises", "\n    Raises")
 
 
-def _tensor_operand(name: str, operand: str) -> str:
-    return (
-        f"torch.tensor({operand})"
-        if name in ("maximum", "minimum", "logical_and", "logical_or", "logical_xor", "bitwise_and")
-        else operand
-    )
+_EXAMPLE = "[1.0, 3.0] | 2.0 | [2., 6.]"
