@@ -9,6 +9,7 @@ from tensordict.ops.cast import Cast
 from tensordict.ops.convert import Convert
 from tensordict.ops.describe import Describe
 from tensordict.ops.join import Join
+from tensordict.ops.make import Make
 from tensordict.ops.parallel.words import Parallel
 from tensordict.ops.pointwise import Pointwise
 from tensordict.ops.reduce import Reduce
@@ -17,7 +18,7 @@ from tensordict.ops.store import Store
 from tensordict.ops.structure import Structure
 
 
-class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert, Join, Parallel, Describe):
+class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert, Make, Join, Parallel, Describe):
     """Be the base of every container: tensordicts, lazy stacks, tensorclasses, non-tensors.
 
     Examples:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tensordict import errors
-from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core import walk
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
@@ -216,40 +214,6 @@ class Convert(Facts):
                 node._set(key, child.to_tensordict(retain_none=retain_none))  # type: ignore[attr-defined]
             elif retain_none is not False or isinstance(child, Tensor) or child._given() is not None:
                 node._set(key, child.clone())
-        return node
-
-    @classmethod
-    def from_dict(
-        cls,
-        input_dict: Mapping[Any, Any],
-        *,
-        auto_batch_size: bool | None = None,
-        batch_size: SizeLike | None = None,
-        device: DeviceLike = None,
-        batch_dims: int | None = None,
-        names: Sequence[str | None] | None = None,
-    ) -> Any:
-        """Return a tensordict of a mapping.
-
-        Args:
-            input_dict: keys to values; nested mappings become nested tensordicts.
-            auto_batch_size: find the longest batch size that all values share.
-            batch_size: the batch size.
-            device: the device.
-            batch_dims: with ``auto_batch_size``, at most so many dims.
-            names: the names of the batch dims.
-
-        Examples:
-            >>> import torch
-            >>> from tensordict import TensorDict
-            >>> TensorDict.from_dict({"x": torch.zeros(3, 4), "y": torch.zeros(3)}, auto_batch_size=True).batch_size
-            torch.Size([3])
-        """
-        node = cls._dense_kind(input_dict, batch_size, device)
-        if auto_batch_size or (batch_dims is not None and batch_size is None):
-            node.auto_batch_size_(batch_dims)
-        if names is not None:
-            node.names = names
         return node
 
     def auto_batch_size_(self, batch_dims: int | None = None) -> Self:

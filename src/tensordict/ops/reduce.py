@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict import dims
+from tensordict.aliases import Batch, Call, Names
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.ops.rows import dress
@@ -22,20 +23,10 @@ Dims: TypeAlias = "int | Sequence[int] | str | None"
 def _reduction(name: str, value: str) -> Any:
     """Return a reduction word: over all elements of each leaf, over batch dims, or over the features of each row."""
 
-    def word(self: Any, dim: Dims = None, keepdim: bool = False, **kwargs: Any) -> Any:
-        total = kwargs.pop("reduce", None)
-        if total:
+    def word(self: Any, dim: Dims = None, keepdim: bool = False, *, reduce: bool | None = None, **kwargs: Any) -> Any:
+        if reduce:
             return _over_leaves(self, name, dim, keepdim, kwargs)
-        if dim is None:
-            return self._reduce(lambda v: getattr(v, name)(**kwargs), ())
-        if isinstance(dim, str):
-            return _over_features(self, name, dim, kwargs)
-        over = dims.wrap_all((dim,) if isinstance(dim, int) else dim, self.ndim)
-        kwargs["keepdim"] = keepdim
-        batch, names = self._meta.batch, self._meta.names
-        left = names if keepdim or names is None else dims.drop(names, *over)
-        args = over[0] if len(over) == 1 else over
-        return self._reduce(lambda v: getattr(v, name)(args, **kwargs), dims.reduced(batch, over, keepdim), left)
+        return _reduced(self, name, dim, keepdim, kwargs)
 
     dress(
         word,
@@ -45,8 +36,8 @@ def _reduction(name: str, value: str) -> Any:
         Args:
             dim: the batch dim or dims to reduce over; "feature" reduces each row to one number; None reduces all.
             keepdim: keep a reduced batch dim with size one.
-            dtype: the dtype of the result, where torch takes one.
             reduce: True reduces over the leaves too, to one tensor.
+            **kwargs: what torch's word takes, such as ``dtype`` or ``correction``.
 
         Raises:
             IndexError: if a dim is not a batch dim.
@@ -63,6 +54,20 @@ def _reduction(name: str, value: str) -> Any:
     return word
 
 
+def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Any:
+    """Return a reduction over all elements, over batch dims, or over the features of each row."""
+    if dim is None:
+        return self._reduce(lambda v: getattr(v, name)(**kwargs), ())
+    if isinstance(dim, str):
+        return _over_features(self, name, dim, kwargs)
+    over = dims.wrap_all((dim,) if isinstance(dim, int) else dim, self.ndim)
+    batch, names = self._meta.batch, self._meta.names
+    left = names if keepdim or names is None else dims.drop(names, *over)
+    args = over[0] if len(over) == 1 else over
+    said = {**kwargs, "keepdim": keepdim}
+    return self._reduce(lambda v: getattr(v, name)(args, **said), dims.reduced(batch, over, keepdim), left)
+
+
 def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> Any:
     if dim != "feature":
         raise ValueError(f"dim must be batch dims or 'feature', got {dim!r}")
@@ -72,22 +77,23 @@ def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> An
         if isinstance(v, Core):
             return _over_features(v, name, dim, kwargs)
         rows = v.reshape(*v.shape[:n], -1)
-        return getattr(rows, name)(n, **kwargs)
+        return getattr(rows, name)(dim=n, **kwargs)
 
     return self._map(call)
 
 
 def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
+    """Return a reduction over the leaves too, to one tensor."""
     leaves: list[Tensor] = list(self.values(True, True))
     if dim is None:
-        return getattr(torch.cat([leaf.reshape(-1) for leaf in leaves]), name)(**kwargs)  # type: ignore[no-any-return]
-    if dim == "feature":
+        rows, at = torch.cat([leaf.reshape(-1) for leaf in leaves]), 0
+    elif isinstance(dim, str):
         n = self.ndim
-        rows = torch.cat([leaf.reshape(*leaf.shape[:n], -1) for leaf in leaves], -1)
-        return getattr(rows, name)(n, **kwargs)  # type: ignore[no-any-return]
-    parts = list(getattr(self, name)(dim, keepdim, **kwargs).values(True, True))
-    stacked = torch.stack(torch.broadcast_tensors(*parts))
-    return getattr(stacked, name)(0)  # type: ignore[no-any-return]
+        rows, at = torch.cat([leaf.reshape(*leaf.shape[:n], -1) for leaf in leaves], n), n
+    else:
+        parts = leaves if dim == () else list(_reduced(self, name, dim, keepdim, kwargs).values(True, True))
+        rows, at = torch.stack(torch.broadcast_tensors(*parts)), 0
+    return getattr(rows, name)(dim=at, **kwargs)  # type: ignore[no-any-return]
 
 
 class Reduce(Facts):
@@ -101,6 +107,177 @@ class Reduce(Facts):
     var = _reduction("var", "the variance")
     amax = _reduction("amax", "the maximum")
     amin = _reduction("amin", "the minimum")
+
+    def prod(
+        self,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: bool | None = None,
+    ) -> Any:
+        """Return the product of each leaf.
+
+        Args:
+            dim: the batch dim or dims to reduce over; "feature" reduces each row to one number; None reduces all.
+            keepdim: keep a reduced batch dim with size one.
+            dtype: the dtype of the result.
+            reduce: True reduces over the leaves too, to one tensor.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.tensor([2.0, 3.0])}, [2]).prod(dim=0)["x"]
+            tensor(6.)
+        """
+        kwargs: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+        if reduce:
+            return _over_leaves(self, "prod", dim, keepdim, kwargs)
+        if dim is None or isinstance(dim, (str, int)):
+            return _reduced(self, "prod", dim, keepdim, kwargs)
+        result = self  # torch takes one dim at a time
+        for d in sorted(dims.wrap_all(dim, self.ndim), reverse=True):
+            result = _reduced(result, "prod", d, keepdim, kwargs)
+        return result
+
+    def max(
+        self, dim: Dims = None, keepdim: bool = False, *, reduce: bool | None = None, return_indices: bool = True
+    ) -> Any:
+        """Return the maximum of each leaf; along a batch dim, the pair of values and indices.
+
+        Args:
+            dim: the batch dim; "feature" for each row; None (default) for all elements.
+            keepdim: keep the reduced batch dim with size one.
+            reduce: True reduces over the leaves too, to one tensor.
+            return_indices: False leaves out the indices.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.tensor([2.0, 3.0])}, [2]).max(dim=0).indices["x"]
+            tensor(1)
+        """
+        return _extreme(self, "max", dim, keepdim, reduce, return_indices)
+
+    def min(
+        self, dim: Dims = None, keepdim: bool = False, *, reduce: bool | None = None, return_indices: bool = True
+    ) -> Any:
+        """Return the minimum of each leaf; along a batch dim, the pair of values and indices.
+
+        Args:
+            dim: the batch dim; "feature" for each row; None (default) for all elements.
+            keepdim: keep the reduced batch dim with size one.
+            reduce: True reduces over the leaves too, to one tensor.
+            return_indices: False leaves out the indices.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.tensor([2.0, 3.0])}, [2]).min(dim=0).values["x"]
+            tensor(2.)
+        """
+        return _extreme(self, "min", dim, keepdim, reduce, return_indices)
+
+    def cummax(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
+        """Return the maximum so far along a batch dim, as the pair of values and indices.
+
+        Args:
+            dim: the batch dim.
+            reduce: True takes the maximum over the leaves too, and returns one tensor.
+            return_indices: False leaves out the indices.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.tensor([2.0, 1.0, 3.0])}, [3]).cummax(0).values["x"]
+            tensor([2., 2., 3.])
+        """
+        return _cumulative(self, "cummax", dim, reduce, return_indices)
+
+    def cummin(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
+        """Return the minimum so far along a batch dim, as the pair of values and indices.
+
+        Args:
+            dim: the batch dim.
+            reduce: True takes the minimum over the leaves too, and returns one tensor.
+            return_indices: False leaves out the indices.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.tensor([2.0, 1.0, 3.0])}, [3]).cummin(0).values["x"]
+            tensor([2., 1., 1.])
+        """
+        return _cumulative(self, "cummin", dim, reduce, return_indices)
+
+    def logsumexp(self, dim: Dims = None, keepdim: bool = False) -> Any:
+        """Return the logarithm of the sum of exponentials of each leaf.
+
+        Args:
+            dim: the batch dim or dims; None (default) for all batch dims.
+            keepdim: keep a reduced batch dim with size one.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).logsumexp(0)["x"]
+            tensor(0.6931)
+        """
+        over = tuple(range(self.ndim)) if dim is None else dim
+        return _reduced(self, "logsumexp", over, keepdim, {})
+
+    def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
+        """Return exponentials that sum to one along a batch dim.
+
+        Args:
+            dim: the batch dim.
+            dtype: the dtype of the result.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).softmax(0)["x"]
+            tensor([0.5000, 0.5000])
+        """
+        d = dims.wrap(dim, self.ndim)
+        return self._reduce(lambda v: v.softmax(d, dtype=dtype), self._meta.batch, self._meta.names)
+
+    def quantile(
+        self,
+        q: float | Tensor,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+        reduce: bool | None = None,
+    ) -> Any:
+        """Return quantiles of each leaf.
+
+        Args:
+            q: a probability, or a 1-d tensor of several, which adds a dim in front.
+            dim: the batch dim; "feature" for each row; None (default) for all elements.
+            keepdim: keep the reduced batch dim with size one.
+            interpolation: as `torch.quantile` takes it.
+            reduce: True reduces over the leaves too, to one tensor.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.tensor([1.0, 2.0, 4.0])}, [3]).quantile(0.5, 0)["x"]
+            tensor(2.)
+        """
+        if reduce:
+            every = torch.cat([leaf.reshape(-1) for leaf in self.values(True, True)])  # type: ignore[attr-defined]
+            return every.quantile(q, interpolation=interpolation)
+        several = isinstance(q, Tensor) and q.ndim == 1
+        front = (len(q),) if isinstance(q, Tensor) and several else ()
+        if dim is None:
+            return self._reduce(lambda v: _leaf_quantile(v, q, None, False, interpolation), front)
+        if isinstance(dim, str):
+            return _over_features(self, "quantile", dim, {"q": q, "interpolation": interpolation})
+        d = dims.wrap(dim if isinstance(dim, int) else dim[0], self.ndim)
+        batch = (*front, *dims.reduced(self._meta.batch, (d,), keepdim))
+        return self._reduce(lambda v: _leaf_quantile(v, q, d, keepdim, interpolation), batch)
 
     def all(self, dim: int | None = None) -> Any:
         """Tell whether all elements are True: one bool, or along a batch dim a tensordict of bools.
@@ -144,6 +321,46 @@ class Reduce(Facts):
             tensor(5.)
         """
         return self._reduce(lambda v: v.norm(dtype=dtype), ())
+
+
+def _extreme(self: Any, name: str, dim: Dims, keepdim: bool, reduce: bool | None, return_indices: bool) -> Any:
+    if reduce:
+        return _over_leaves(self, f"a{name}", dim, keepdim, {})
+    if dim is None or isinstance(dim, str):
+        return _reduced(self, f"a{name}", dim, keepdim, {})
+    d = dims.wrap(dim if isinstance(dim, int) else dims.wrap_all(dim, self.ndim)[0], self.ndim)
+    if not return_indices:
+        return _reduced(self, f"a{name}", d, keepdim, {})
+    batch, names = dims.reduced(self._meta.batch, (d,), keepdim), self._meta.names
+    left = names if keepdim or names is None else dims.drop(names, d)
+    return _pair(self, lambda v: getattr(v, name)(d, keepdim), batch, left, f"{name}")
+
+
+def _cumulative(self: Any, name: str, dim: int, reduce: bool | None, return_indices: bool) -> Any:
+    d = dims.wrap(dim, self.ndim)
+    both = _pair(self, lambda v: getattr(v, name)(d), self._meta.batch, self._meta.names, name)
+    if reduce:
+        return _over_leaves(both.values, f"a{name[3:]}", (), False, {})
+    return both if return_indices else both.values
+
+
+def _pair(self: Any, call: Call, batch: Batch, names: Names, name: str) -> Any:
+    """Return values and indices, as torch's own named pair."""
+    found: list[Any] = []
+
+    def keep(v: Any) -> Any:
+        found.append(call(v))
+        return found[-1].values
+
+    values = self._reduce(keep, batch, names)
+    pairs = iter(found)  # children come in the same order again
+    indices = self._reduce(lambda v: next(pairs).indices, batch, names)
+    kind = getattr(torch.return_types, name)
+    return kind((values, indices))
+
+
+def _leaf_quantile(v: Any, q: float | Tensor, dim: int | None, keepdim: bool, interpolation: str) -> Any:
+    return v.quantile(q, dim, keepdim, interpolation=interpolation)
 
 
 def _logical(self: Any, name: str, dim: int | None) -> Any:

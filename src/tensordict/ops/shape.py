@@ -476,6 +476,139 @@ class Shape(Facts):
         out = tuple(size * by for size, by in zip(batch, times, strict=True))
         return self._resize(lambda v: v.repeat(*times, *(1,) * (v.ndim - n)), out)
 
+    def atleast_1d(self) -> Self:
+        """Return a view with at least one batch dim; new ones have size one.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).atleast_1d().batch_size
+            torch.Size([1])
+        """
+        return _at_least(self, torch.atleast_1d)
+
+    def atleast_2d(self) -> Self:
+        """Return a view with at least two batch dims; new ones have size one.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": [1, 2, 3]}, [3]).atleast_2d().batch_size
+            torch.Size([1, 3])
+        """
+        return _at_least(self, torch.atleast_2d)
+
+    def atleast_3d(self) -> Self:
+        """Return a view with at least three batch dims, where `torch.atleast_3d` puts them.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": [1, 2, 3]}, [3]).atleast_3d().batch_size
+            torch.Size([1, 3, 1])
+        """
+        return _at_least(self, torch.atleast_3d)
+
+    def fliplr(self) -> Self:
+        """Return the rows in reverse order along the second batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(4).view(2, 2)}, [2, 2]).fliplr()["x"].tolist()
+            [[1, 0], [3, 2]]
+        """
+        return self.flip(1)
+
+    def flipud(self) -> Self:
+        """Return the rows in reverse order along the first batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(3)}, [3]).flipud()["x"]
+            tensor([2, 1, 0])
+        """
+        return self.flip(0)
+
+    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
+        """Return the rows rotated by right angles in the plane of two batch dims.
+
+        Args:
+            k: how many right angles, from the first dim towards the second.
+            dims: the two dims.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(4).view(2, 2)}, [2, 2]).rot90()["x"].tolist()
+            [[1, 3], [0, 2]]
+        """
+        return _rotated(self, k, dims)
+
+    def tile(self, dims: Sequence[int]) -> Self:
+        """Return the rows repeated along each batch dim; missing numbers in front are one.
+
+        Args:
+            dims: how often, one number for each of the last batch dims, or more than there are.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(2)}, [2]).tile((2,))["x"]
+            tensor([0, 1, 0, 1])
+        """
+        times = (1,) * (self.ndim - len(dims)) + tuple(dims)
+        wide = self
+        for _ in range(len(times) - self.ndim):
+            wide = wide.unsqueeze(0)
+        return wide.repeat(*times)
+
+    def masked_select(self, mask: Tensor) -> Self:
+        """Return the rows of a mask, along one dim in place of the dims of the mask.
+
+        Args:
+            mask: a bool tensor over the leading batch dims.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["x"]
+            tensor([0, 2])
+        """
+        return self[mask]  # type: ignore[no-any-return]
+
+    def pad(self, pad_size: Sequence[int], value: float = 0.0) -> Self:
+        """Return the rows with padding before and after them along batch dims.
+
+        Args:
+            pad_size: the rows before and after, a pair for each batch dim from the first.
+            value: the number to pad with.
+
+        Raises:
+            RuntimeError: if there are more pairs than batch dims, or half a pair.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2)}, [2]).pad([0, 1], value=9.0)["x"]
+            tensor([1., 1., 9.])
+        """
+        return _padded(self, pad_size, value)
+
+    def to_lazystack(self, dim: int = 0) -> Any:
+        """Return a lazy stack of the rows along a batch dim, which are views.
+
+        Args:
+            dim: the batch dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> type(TensorDict({"x": torch.zeros(2)}, [2]).to_lazystack()).__name__
+            'LazyStackedTensorDict'
+        """
+        d = dims.wrap(dim, self.ndim)
+        rows = self.unbind(d)
+        return rows[0]._lazily(rows, d)
+
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
         """Return views of consecutive rows, cut into sections or at given rows.
 
@@ -524,6 +657,41 @@ def _roll(self: F, shifts: Any, over: Any) -> F:
         return self.flatten().roll(shifts, 0).reshape(self._meta.batch)
     wrapped = dims.wrap_all((over,) if isinstance(over, int) else over, self.ndim)
     return self._reduce(lambda v: v.roll(shifts, wrapped), self._meta.batch, self._meta.names)
+
+
+def _at_least(self: F, function: Any) -> F:
+    """Return a view with the dims that torch gives to a tensor of this batch size."""
+    wanted = tuple(function(torch.empty(self._meta.batch, device="meta")).shape)
+    return self.reshape(*wanted) if len(wanted) > self.ndim else self
+
+
+def _rotated(self: F, k: int, plane: Sequence[int]) -> F:
+    a, b = dims.wrap_all(plane, self.ndim)
+    if k % 4 == 2:
+        return self.flip(a, b)
+    if k % 4 == 0:
+        return self
+    turned = self.transpose(a, b)
+    return turned.flip(a if k % 4 == 1 else b)
+
+
+def _padded(self: F, pad_size: Sequence[int], value: float) -> F:
+    batch = self._meta.batch
+    if len(pad_size) % 2 or len(pad_size) > 2 * len(batch):
+        raise RuntimeError(
+            f"pad_size must hold a pair of numbers for each of at most {len(batch)} batch dims, got {list(pad_size)}"
+        )
+    pairs = [(pad_size[at], pad_size[at + 1]) for at in range(0, len(pad_size), 2)]
+    pairs += [(0, 0)] * (len(batch) - len(pairs))
+    out = tuple(before + size + after for size, (before, after) in zip(batch, pairs))
+    flat = [number for pair in reversed(pairs) for number in pair]
+
+    def call(v: Any) -> Any:
+        if isinstance(v, Core):
+            return v.pad(pad_size, value)  # type: ignore[attr-defined]
+        return torch.nn.functional.pad(v, [0, 0] * (v.ndim - len(batch)) + flat, value=value)
+
+    return self._reduce(call, out, self._meta.names)
 
 
 def _gather_rows(node: Any, dim: int, index: Tensor) -> Any:
