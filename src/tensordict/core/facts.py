@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +11,9 @@ from tensordict import errors
 from tensordict.aliases import Batch, SizeLike
 from tensordict.core.core import Core
 from tensordict.meta import Meta, as_batch, as_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Facts(Core):
@@ -152,3 +155,60 @@ class Facts(Core):
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
         self._stamp(self._meta._replace(names=as_names(value, len(self._meta.batch))))
+
+    def refine_names(self, *names: Any) -> Self:
+        """Name batch dims that have no name; return self.
+
+        Args:
+            *names: one name or None for each batch dim; Ellipsis stands for the dims that are not mentioned.
+
+        Raises:
+            RuntimeError: if a dim that has a name would get another.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({}, [2, 3]).refine_names(..., "time").names
+            [None, 'time']
+        """
+        own = self.names
+        if Ellipsis in names:
+            at = names.index(Ellipsis)
+            tail = len(names) - at - 1
+            names = (*names[:at], *own[at : len(own) - tail], *names[at + 1 :])
+        wanted = as_names(names, len(own)) or (None,) * len(own)
+        for have, want in zip(own, wanted):
+            if have is not None and have != want:
+                raise RuntimeError(f"cannot refine the names {own} to {list(wanted)}: {have!r} would become {want!r}")
+        self.names = list(wanted)
+        return self
+
+    def rename(self, *names: str | None, **rename_map: str | None) -> Self:
+        """Return the same values with other names of batch dims.
+
+        Args:
+            *names: the names of all batch dims.
+            **rename_map: old names to new ones.
+
+        Raises:
+            RuntimeError: if a name of ``rename_map`` is not there.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({}, [2], names=["x"]).rename(x="y").names
+            ['y']
+        """
+        return self._map(lambda v: v).rename_(*names, **rename_map)
+
+    def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
+        """Change the names of batch dims; return self. Arguments and errors as for `rename`.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({}, [2], names=["x"]).rename_("y").names
+            ['y']
+        """
+        unknown = sorted(set(rename_map) - {name for name in self.names if name is not None})
+        if unknown:
+            raise RuntimeError(f"there are no batch dims named {unknown}; the names are {self.names}")
+        self.names = list(names) if names else [rename_map.get(name, name) if name else name for name in self.names]
+        return self

@@ -53,6 +53,9 @@ class NonTensor(TensorCollection):
     def _set(self, key: str, child: Any) -> None:
         raise TypeError(f"a {type(self).__name__} has no keys, so {key!r} cannot be set in it")
 
+    def numpy(self) -> Any:
+        return self._given()
+
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return self
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict.aliases import DeviceLike
-from tensordict.core.core import Core
+from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.ops.rows import Unary, dress
 
@@ -46,6 +46,7 @@ class Cast(Facts):
 
     bfloat16 = _cast("bfloat16", torch.bfloat16)
     bool = _cast("bool", torch.bool)
+    complex32 = _cast("complex32", torch.complex32)
     complex64 = _cast("complex64", torch.complex64)
     complex128 = _cast("complex128", torch.complex128)
     double = _cast("double", torch.float64)
@@ -61,6 +62,9 @@ class Cast(Facts):
     int64 = _cast("int64", torch.int64)
     long = _cast("long", torch.int64)
     uint8 = _cast("uint8", torch.uint8)
+    uint16 = _cast("uint16", torch.uint16)
+    uint32 = _cast("uint32", torch.uint32)
+    uint64 = _cast("uint64", torch.uint64)
 
     def type(self, dst_type: torch.dtype, *, cast_filter: Callable[[Any, Tensor], Any] | None = None) -> Self:
         """Return the leaves cast to a dtype.
@@ -138,6 +142,89 @@ class Cast(Facts):
         """
         return self._map(lambda v: v.pin_memory())
 
+    def pin_memory_(self) -> Self:
+        """Move the leaves to page-locked memory; return self.
+
+        Raises:
+            RuntimeError: if there is no accelerator.
+        """
+        return _replaced(self, lambda v: v.pin_memory())
+
+    def auto_device_(self) -> Self:
+        """Set the device to the one that all leaves are on, or to None; return self.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).auto_device_().device
+            device(type='cpu')
+        """
+        found = {leaf.device for leaf in self.values(True, True)}  # type: ignore[attr-defined]
+        return self._stamp(self._meta._replace(device=found.pop() if len(found) == 1 else None))
+
+    def clear_device_(self) -> Self:
+        """Set the device to None, here and in nested tensordicts; leaves stay where they are; return self.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}, device="cpu").clear_device_().device
+        """
+        for key in self._keys():
+            child = self._look(key)
+            if isinstance(child, Cast):
+                child.clear_device_()
+        return self._stamp(self._meta._replace(device=None))
+
+    @property
+    def is_cpu(self) -> Any:
+        """Tell whether all leaves are on the CPU.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).is_cpu
+            True
+        """
+        return self._fold(lambda v: v.is_cpu, all)
+
+    @property
+    def is_cuda(self) -> Any:
+        """Tell whether there are leaves, and all are on a CUDA device.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).is_cuda
+            False
+        """
+        return not self.is_empty() and self._fold(lambda v: v.is_cuda, all)  # type: ignore[attr-defined]
+
+    @property
+    def is_meta(self) -> Any:
+        """Tell whether there are leaves, and all are without memory, on the device "meta".
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1}).to("meta").is_meta
+            True
+        """
+        return not self.is_empty() and self._fold(lambda v: v.is_meta, all)  # type: ignore[attr-defined]
+
+    def is_floating_point(self) -> Any:
+        """Tell whether all leaves hold floating-point numbers.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": 1.0}).is_floating_point()
+            True
+        """
+        return self._fold(lambda v: v.is_floating_point(), all)
+
+    def record_stream(self, stream: Any) -> Self:
+        """Mark the leaves as used by a CUDA stream, so that their memory is not reused too early; return self.
+
+        Args:
+            stream: the stream.
+        """
+        return self._each(lambda v: v.record_stream(stream))
+
     def is_pinned(self) -> Any:
         """Tell whether all leaves are in page-locked memory.
 
@@ -147,6 +234,17 @@ class Cast(Facts):
             False
         """
         return self._fold(lambda v: v.is_pinned(), all)
+
+
+def _replaced(self: S, call: Any) -> S:
+    """Put what a call returns in the place of each leaf."""
+    for key in self._keys():
+        child = self._get(key)
+        if isinstance(child, Core):
+            _replaced(child, call)
+        else:
+            self._set(key, call(child))
+    return self
 
 
 class _Move:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -166,6 +167,51 @@ class Convert(Facts):
         found = {leaf.dtype for leaf in self.values(True, True)}  # type: ignore[attr-defined]
         return found.pop() if len(found) == 1 else None
 
+    def param_count(self, *, count_duplicates: bool = True) -> int:
+        """Return the number of elements of all leaves.
+
+        Args:
+            count_duplicates: False counts a leaf that is there twice once.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2, 3)}).param_count()
+            6
+        """
+        leaves = list(self.values(True, True))  # type: ignore[attr-defined]
+        chosen = leaves if count_duplicates else list({id(leaf): leaf for leaf in leaves}.values())
+        return sum(leaf.numel() for leaf in chosen)
+
+    def data_ptr(self, *, storage: bool = False) -> Any:
+        """Return the address of each leaf, in a tensordict of the same structure.
+
+        Args:
+            storage: of the memory that it is a view of.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> x = torch.zeros(2)
+            >>> int(TensorDict({"x": x}).data_ptr()["x"]) == x.data_ptr()
+            True
+        """
+
+        def address(v: Tensor) -> Tensor:
+            return torch.tensor(v.untyped_storage().data_ptr() if storage else v.data_ptr())
+
+        return self.apply(address, batch_size=[])  # type: ignore[attr-defined]
+
+    def as_tensor(self) -> Self:
+        """Return the same leaves as plain tensors, where they are memory-mapped ones.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> type(TensorDict({"x": 1}).memmap_().as_tensor()["x"]).__name__
+            'Tensor'
+        """
+        return self._map(lambda v: v if isinstance(v, Tensor) else v.as_tensor())
+
     def bytes(self) -> int:
         """Return how many bytes the leaves take; memory that leaves share counts for each.
 
@@ -176,6 +222,66 @@ class Convert(Facts):
             8
         """
         return sum(leaf.nbytes for leaf in self.values(True, True))  # type: ignore[attr-defined]
+
+    @property
+    def grad(self) -> Any:
+        """Return the gradients of the leaves, or None when no leaf has one.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.ones(2, requires_grad=True)}, [2])
+            >>> (td * 3).sum(reduce=True).backward()
+            >>> td.grad["x"]
+            tensor([3., 3.])
+        """
+        return self.apply(lambda v: v.grad, filter_empty=True)  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> Self:
+        """Forget the gradients of the leaves; return self.
+
+        Args:
+            set_to_none: False sets them to zero instead.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.ones(2, requires_grad=True)}, [2]).zero_grad().grad
+        """
+        for leaf in self.values(True, True):  # type: ignore[attr-defined]
+            if set_to_none:
+                leaf.grad = None
+            elif leaf.grad is not None:
+                leaf.grad.zero_()
+        return self
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Compute the gradients of all leaves with respect to what they were made of.
+
+        Args:
+            gradient: a tensordict with the gradient of each leaf; None for leaves of one element.
+            retain_graph: keep the graph for another call.
+            create_graph: make a graph of the gradients too.
+            inputs: the tensors, or the tensordict of tensors, to compute gradients for.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> x = torch.ones(2, requires_grad=True)
+            >>> TensorDict({"x": x}, [2]).sum().backward()
+            >>> x.grad
+            tensor([1., 1.])
+        """
+        leaves = list(self.values(True, True))  # type: ignore[attr-defined]
+        grads = None if gradient is None else [gradient.get(key) for key in self.keys(True, True)]  # type: ignore[attr-defined]
+        wanted = list(inputs.values(True, True)) if isinstance(inputs, Convert) else inputs  # type: ignore[attr-defined]
+        torch.autograd.backward(leaves, grads, retain_graph, create_graph, inputs=wanted)
 
     # ---- dicts
 
@@ -195,6 +301,94 @@ class Convert(Facts):
             else:
                 found[key] = child.tolist() if child._is_non_tensor else child.to_dict()
         return found
+
+    def numpy(self) -> Any:
+        """Return nested dicts of arrays that share memory with the leaves; non-tensors are their objects.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": [1, 2]}, [2]).numpy()
+            {'x': array([1, 2])}
+        """
+        return {key: child.numpy() for key, child in self._raw_pairs()}
+
+    def tolist(self, *, convert_tensors: bool = False) -> Any:
+        """Return the rows as (nested) lists of dicts; without batch dims, one dict.
+
+        Args:
+            convert_tensors: make numbers and lists of tensors.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": [1, 2]}, [2]).tolist(convert_tensors=True)
+            [{'x': 1}, {'x': 2}]
+        """
+        if self._meta.batch:
+            return [row.tolist(convert_tensors=convert_tensors) for row in self.unbind(0)]  # type: ignore[attr-defined]
+        found = {}
+        for key, child in self._raw_pairs():
+            if isinstance(child, Tensor):
+                found[key] = child.tolist() if convert_tensors else child
+            else:
+                found[key] = child.tolist(convert_tensors=convert_tensors)
+        return found
+
+    def state_dict(
+        self, destination: Any = None, prefix: str = "", keep_vars: bool = False, flatten: bool = True
+    ) -> dict[str, Any]:
+        """Return the leaves by name, as the `state_dict` of a module does.
+
+        Args:
+            destination: a dict to put them in.
+            prefix: put before each name.
+            keep_vars: keep the graph of the leaves.
+            flatten: join nested keys with dots; False keeps nested dicts.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": {"b": 1}}).state_dict()
+            {'a.b': tensor(1)}
+        """
+        found: dict[str, Any] = {} if destination is None else destination
+        for key, child in self._raw_pairs():
+            name = prefix + key
+            if isinstance(child, Tensor):
+                found[name] = child if keep_vars else child.detach()
+            elif child._is_non_tensor:
+                found[name] = child.tolist() if child.batch_dims else child._given()
+            elif flatten:
+                child.state_dict(found, name + ".", keep_vars)
+            else:
+                found[name] = child.state_dict(keep_vars=keep_vars, flatten=False)
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Self:
+        """Take the leaves of a `state_dict`, flat or nested; return self.
+
+        Args:
+            state_dict: the names and leaves.
+            strict: raise if the names are not those of the leaves.
+            assign: take the tensors themselves, instead of copying into the leaves.
+
+        Raises:
+            RuntimeError: if ``strict`` and names are missing or unexpected; nothing is changed then.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"a": {"b": torch.zeros(2)}})
+            >>> td.load_state_dict({"a.b": torch.ones(2)})["a", "b"]
+            tensor([1., 1.])
+        """
+        mine = {".".join(path): path for path, _ in walk.pairs(self, True, True, walk.is_leaf_nontensor)}
+        theirs = _flat_state(state_dict, "")
+        missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
+        if strict and (missing or extra):
+            raise RuntimeError(f"cannot load this state_dict: missing names {missing}, unexpected names {extra}")
+        for name, path in mine.items():
+            if name in theirs:
+                self.set(path, theirs[name], inplace=not assign and isinstance(theirs[name], Tensor))  # type: ignore[attr-defined]
+        return self
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """Return a copy made of plain tensordicts only.
@@ -285,3 +479,14 @@ class Convert(Facts):
             2
         """
         return max((len(path) - 1 for path, _ in walk.pairs(self, True, False, walk.default_is_leaf)), default=0)
+
+
+def _flat_state(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return a nested state dict with names joined by dots."""
+    found: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            found |= _flat_state(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found

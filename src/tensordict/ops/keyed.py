@@ -404,6 +404,22 @@ class Keyed(Facts):
         """
         return _update_rows(self, idx, input_dict_or_td, kwargs)
 
+    def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False) -> Self:
+        """Copy the values of another tensordict into rows of mine; return self.
+
+        Args:
+            tensordict: a tensordict whose keys are all there.
+            idx: the rows that are written.
+            non_blocking: copy without waiting.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).copy_at_(TensorDict({"x": 1.0}), 1)["x"]
+            tensor([0., 1.])
+        """
+        return self.update_at_(tensordict, idx, non_blocking=non_blocking)
+
     def fill_(self, key: NestedKey, value: float) -> Self:
         """Set every element of a value to a number, in place; return self.
 
@@ -456,6 +472,18 @@ class Keyed(Facts):
             ['y']
         """
         return _applied(self, fn, others, True, options)
+
+    def apply_(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Self:
+        """Copy what a function returns for each leaf into the leaf; return self. Arguments as for `apply`.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(2)}, [2]).apply_(lambda x: x + 1)["x"]
+            tensor([1., 1.])
+        """
+        self.apply(fn, *others, inplace=True, **options)
+        return self
 
     def _visited(self, visit: walk.Visit, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
         """Return the node that a visit makes of me, or None when nothing is left."""
