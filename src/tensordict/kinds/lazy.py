@@ -124,23 +124,28 @@ class LazyStackedTensorDict(TensorDictBase):
         return again
 
     def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
-        self._fits(others)
-        rows = zip(self._tensordicts, *(other._members(self.stack_dim) for other in others), strict=True)
-        again: Self = self._again([call(*row) for row in rows])
+        again: Self = self._again([call(*row) for row in self._rows(others)])
         return again
 
-    def _fits(self, others: tuple[Any, ...]) -> None:
-        for other in others:
-            if other.ndim != self.ndim or other.shape[self.stack_dim] != len(self._tensordicts):
-                raise errors.ShapeMismatch(
-                    f"batch sizes do not match: {list(self.batch_size)} on the left, {list(other.batch_size)} on the right"
-                )
-
     def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
-        self._fits(others)
-        for row in zip(self._tensordicts, *(other._members(self.stack_dim) for other in others), strict=True):
+        for row in self._rows(others):
             call(*row)
         return self
+
+    def _rows(self, others: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return each member with its part of the others: nodes, or tensors with as many dims as the batch."""
+        dim, count = self.stack_dim, len(self._tensordicts)
+        columns: list[Sequence[Any]] = []
+        for other in others:
+            if isinstance(other, Tensor) and other.ndim == self.ndim and other.shape[dim] == 1:
+                columns.append(other.unbind(dim) * count)
+            elif other.ndim == self.ndim and other.shape[dim] == count:
+                columns.append(other.unbind(dim) if isinstance(other, Tensor) else other._members(dim))
+            else:
+                raise errors.ShapeMismatch(
+                    f"batch sizes do not match: {list(self.batch_size)} on the left, {list(other.shape)} on the right"
+                )
+        return list(zip(self._tensordicts, *columns, strict=True))
 
     def _move(self, rule: Rule, call: Call) -> Any:
         ndim = len(self._meta.batch)
@@ -437,7 +442,8 @@ class _Route:
         first = self.source._tensordicts[0].unsqueeze(self.dim)._dense()
         shape = list(first.batch_size)
         shape[self.dim] = len(self.members)
-        return first.expand(*shape)._index(self.plan)
+        rows = first.expand(*shape)
+        return rows._stamp(rows._meta._replace(names=self.source._meta.names))._index(self.plan)
 
     def _shape(self) -> tuple[int, ...]:
         tensors = [i for i in (self.own, *self.rest) if isinstance(i, Tensor) and i.ndim]
