@@ -117,6 +117,26 @@ class LazyStackedTensorDict(TensorDictBase):
         node._name = self._name if name is _NEW else name
         return node
 
+    # ---- locks: nested nodes are stacked anew at each read, so the members hold the lock
+
+    @property
+    def _locked(self) -> bool:  # type: ignore[override]
+        return self.__dict__.get("_locked", False) or all(m._locked for m in self._tensordicts)
+
+    @_locked.setter
+    def _locked(self, value: bool) -> None:
+        self.__dict__["_locked"] = value
+
+    def _live_lockers(self) -> Any:
+        if self.__dict__.get("_locked"):
+            return super()._live_lockers()
+        return tuple(ref for m in self._tensordicts for ref in m._live_lockers())
+
+    def _gate(self, what: str, *about: Any) -> None:
+        super()._gate(what, *about)
+        for member in self._tensordicts:
+            member._gate(what, *about)
+
     # ---- verbs
 
     def _map(self, call: Call) -> Self:
@@ -295,16 +315,42 @@ class LazyStackedTensorDict(TensorDictBase):
         check_rows(plan, self._meta.batch)
         route = _Route(self, plan)
         if isinstance(value, Core):
+            value = self._fitted(value, plan.batch)
             route.admit(value)
         elif isinstance(value, Tensor) and value.ndim:
             value = value.expand(torch.broadcast_shapes(value.shape, plan.batch)) if plan.batch else value
         route.write(value)
 
+    def _fitted(self, value: Any, batch: Batch) -> Any:
+        """Return a node that is written with the batch of the rows that it is written to."""
+        if value._meta.batch == batch:
+            return value
+        present, depth = self._keys(), len(self._meta.batch) - 1
+        children = {}
+        for key in value._keys():
+            child = value._get(key)
+            if key in present and tuple(child.shape[: len(batch)]) != batch:
+                mine = self._look(key)
+                if not isinstance(child, Tensor):
+                    child = mine._fitted(child, batch) if hasattr(mine, "_fitted") else child.expand(batch)
+                elif isinstance(mine, Tensor):
+                    child = child.expand((*batch, *mine.shape[depth:]))
+            children[key] = child
+        return self._dense_kind(children, batch)
+
+    def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
+        if not visit.in_place:
+            return super()._visited(visit, others, path)
+        children, _ = visit.children(self, others, path)
+        leaves = {key: child for key, child in children.items() if isinstance(child, Tensor)}
+        self._write(self._plan(()), self._dense_kind(leaves, self._meta.batch))
+        return self
+
     def _admit(self, plan: Plan, value: Any) -> None:
         _Route(self, plan).admit(value)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
-        self[items] = value
+        self._write(self._plan(items), value)
         return self
 
     # ---- repr and ragged values
