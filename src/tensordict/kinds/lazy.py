@@ -26,7 +26,8 @@ from tensordict.storage.base import Record
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_NEW = object()
+_NEW = -1  # a new dim among the positions of dims
+_SAME = object()
 _ALL = slice(None)
 
 
@@ -109,12 +110,12 @@ class LazyStackedTensorDict(TensorDictBase):
             names = dims.insert(names or (None,) * len(batch), self.stack_dim, self._name)
         return Meta(dims.insert(batch, self.stack_dim, len(members)), device, names)
 
-    def _again(self, members: Iterable[Any], dim: int | None = None, name: Any = _NEW) -> Any:
+    def _again(self, members: Iterable[Any], dim: int | None = None, name: Any = _SAME) -> Any:
         """Return a lazy stack of other members."""
         node = object.__new__(LazyStackedTensorDict)
         node._tensordicts = list(members)
         node.stack_dim = self.stack_dim if dim is None else dim
-        node._name = self._name if name is _NEW else name
+        node._name = self._name if name is _SAME else name
         return node
 
     # ---- locks: nested nodes are stacked anew at each read, so the members hold the lock
@@ -177,7 +178,7 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _member_positions(self, positions: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return positions among my dims as positions among the dims of a member."""
-        return tuple(None if at is _NEW else at - (at > self.stack_dim) for at in positions)
+        return tuple(None if at == _NEW else at - (at > self.stack_dim) for at in positions)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._dense()._resize(call, batch, names)
