@@ -154,7 +154,7 @@ def _tensor(item: Any) -> Tensor:
     if isinstance(item, Tensor):
         return item
     if isinstance(item, numpy.ndarray):
-        return torch.from_numpy(numpy.ascontiguousarray(item.astype(numpy.int64) if item.dtype.kind in "iu" else item))
+        return torch.from_numpy(numpy.array(item, dtype=numpy.int64 if item.dtype.kind in "iu" else None, order="C"))
     if not isinstance(item, (list, range)):
         raise TypeError(f"cannot index with {item!r} of type {type(item).__name__}: expected what torch accepts")
     try:

@@ -63,7 +63,8 @@ class Lockable:
 
     def _spread_lock(self, lockers: tuple[weakref.ref[Lockable], ...]) -> None:
         self._locked = True
-        self._lockers = self._lockers + tuple(ref for ref in lockers if ref not in self._lockers)
+        # by identity: two weak references are equal when what they refer to is, and nodes compare by value
+        self._lockers += tuple(ref for ref in lockers if all(ref is not known for known in self._lockers))
         mine = (weakref.ref(self),)
         for node in self._nodes():
             node._spread_lock(mine)

@@ -26,7 +26,8 @@ from tensordict.storage.base import Record
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_NEW = object()
+_NEW = -1  # a new dim among the positions of dims
+_SAME = object()
 _ALL = slice(None)
 
 
@@ -109,13 +110,33 @@ class LazyStackedTensorDict(TensorDictBase):
             names = dims.insert(names or (None,) * len(batch), self.stack_dim, self._name)
         return Meta(dims.insert(batch, self.stack_dim, len(members)), device, names)
 
-    def _again(self, members: Iterable[Any], dim: int | None = None, name: Any = _NEW) -> Any:
+    def _again(self, members: Iterable[Any], dim: int | None = None, name: Any = _SAME) -> Any:
         """Return a lazy stack of other members."""
         node = object.__new__(LazyStackedTensorDict)
         node._tensordicts = list(members)
         node.stack_dim = self.stack_dim if dim is None else dim
-        node._name = self._name if name is _NEW else name
+        node._name = self._name if name is _SAME else name
         return node
+
+    # ---- locks: nested nodes are stacked anew at each read, so the members hold the lock
+
+    @property
+    def _locked(self) -> bool:  # type: ignore[override]
+        return self.__dict__.get("_locked", False) or all(m._locked for m in self._tensordicts)
+
+    @_locked.setter
+    def _locked(self, value: bool) -> None:
+        self.__dict__["_locked"] = value
+
+    def _live_lockers(self) -> Any:
+        if self.__dict__.get("_locked"):
+            return super()._live_lockers()
+        return tuple(ref for m in self._tensordicts for ref in m._live_lockers())
+
+    def _gate(self, what: str, *about: Any) -> None:
+        super()._gate(what, *about)
+        for member in self._tensordicts:
+            member._gate(what, *about)
 
     # ---- verbs
 
@@ -124,23 +145,28 @@ class LazyStackedTensorDict(TensorDictBase):
         return again
 
     def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
-        self._fits(others)
-        rows = zip(self._tensordicts, *(other._members(self.stack_dim) for other in others), strict=True)
-        again: Self = self._again([call(*row) for row in rows])
+        again: Self = self._again([call(*row) for row in self._rows(others)])
         return again
 
-    def _fits(self, others: tuple[Any, ...]) -> None:
-        for other in others:
-            if other.ndim != self.ndim or other.shape[self.stack_dim] != len(self._tensordicts):
-                raise errors.ShapeMismatch(
-                    f"batch sizes do not match: {list(self.batch_size)} on the left, {list(other.batch_size)} right"
-                )
-
     def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
-        self._fits(others)
-        for row in zip(self._tensordicts, *(other._members(self.stack_dim) for other in others), strict=True):
+        for row in self._rows(others):
             call(*row)
         return self
+
+    def _rows(self, others: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return each member with its part of the others: nodes, or tensors with as many dims as the batch."""
+        dim, count = self.stack_dim, len(self._tensordicts)
+        columns: list[Sequence[Any]] = []
+        for other in others:
+            if isinstance(other, Tensor) and other.ndim == self.ndim and other.shape[dim] == 1:
+                columns.append(other.unbind(dim) * count)
+            elif other.ndim == self.ndim and other.shape[dim] == count:
+                columns.append(other.unbind(dim) if isinstance(other, Tensor) else other._members(dim))
+            else:
+                raise errors.ShapeMismatch(
+                    f"batch sizes do not match: {list(self.batch_size)} on the left, {list(other.shape)} on the right"
+                )
+        return list(zip(self._tensordicts, *columns, strict=True))
 
     def _move(self, rule: Rule, call: Call) -> Any:
         ndim = len(self._meta.batch)
@@ -152,7 +178,7 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _member_positions(self, positions: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return positions among my dims as positions among the dims of a member."""
-        return tuple(None if at is _NEW else at - (at > self.stack_dim) for at in positions)
+        return tuple(None if at == _NEW else at - (at > self.stack_dim) for at in positions)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._dense()._resize(call, batch, names)
@@ -292,16 +318,42 @@ class LazyStackedTensorDict(TensorDictBase):
         check_rows(plan, self._meta.batch)
         route = _Route(self, plan)
         if isinstance(value, Core):
+            value = self._fitted(value, plan.batch)
             route.admit(value)
         elif isinstance(value, Tensor) and value.ndim:
             value = value.expand(torch.broadcast_shapes(value.shape, plan.batch)) if plan.batch else value
         route.write(value)
 
+    def _fitted(self, value: Any, batch: Batch) -> Any:
+        """Return a node that is written with the batch of the rows that it is written to."""
+        if value._meta.batch == batch:
+            return value
+        present, depth = self._keys(), len(self._meta.batch) - 1
+        children = {}
+        for key in value._keys():
+            child = value._get(key)
+            if key in present and tuple(child.shape[: len(batch)]) != batch:
+                mine = self._look(key)
+                if not isinstance(child, Tensor):
+                    child = mine._fitted(child, batch) if hasattr(mine, "_fitted") else child.expand(batch)
+                elif isinstance(mine, Tensor):
+                    child = child.expand((*batch, *mine.shape[depth:]))
+            children[key] = child
+        return self._dense_kind(children, batch)
+
+    def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
+        if not visit.in_place:
+            return super()._visited(visit, others, path)
+        children, _ = visit.children(self, others, path)
+        leaves = {key: child for key, child in children.items() if isinstance(child, Tensor)}
+        self._write(self._plan(()), self._dense_kind(leaves, self._meta.batch))
+        return self
+
     def _admit(self, plan: Plan, value: Any) -> None:
         _Route(self, plan).admit(value)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
-        self[items] = value
+        self._write(self._plan(items), value)
         return self
 
     # ---- repr and ragged values
@@ -439,7 +491,8 @@ class _Route:
         first = self.source._tensordicts[0].unsqueeze(self.dim)._dense()
         shape = list(first.batch_size)
         shape[self.dim] = len(self.members)
-        return first.expand(*shape)._index(self.plan)
+        rows = first.expand(*shape)
+        return rows._stamp(rows._meta._replace(names=self.source._meta.names))._index(self.plan)
 
     def _shape(self) -> tuple[int, ...]:
         tensors = [i for i in (self.own, *self.rest) if isinstance(i, Tensor) and i.ndim]

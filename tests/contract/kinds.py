@@ -1,0 +1,110 @@
+"""The same data as every kind of container, so that one table of words can run over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict
+
+
+class Point(TensorClass):
+    """A tensorclass with the leaves of the data."""
+
+    x: torch.Tensor
+    n: torch.Tensor
+    inner: Any
+    word: Any = "w"
+
+
+def dense(batch: tuple[int, ...]) -> TensorDict:
+    """Return a float leaf, an int leaf with a feature dim, a nested node and one string, all different in every row."""
+    rows = torch.arange(math.prod(batch)).reshape(batch)
+    x = rows.double() / 8 + 0.125
+    n = torch.stack([rows, rows + 100], -1)
+    inner = {"y": (n.unsqueeze(-1) + torch.arange(3) * 1000).double() / 4096 + 0.25, "b": n + 1}
+    return TensorDict({"x": x, "n": n, "inner": inner, "word": "w"}, batch)
+
+
+def _lazy(dim: int) -> Callable[[tuple[int, ...]], Any]:
+    def make(batch: tuple[int, ...]) -> Any:
+        return LazyStackedTensorDict(*(row.clone() for row in dense(batch).unbind(dim)), stack_dim=dim)
+
+    return make
+
+
+def nested(batch: tuple[int, ...]) -> TensorDict:
+    """Return the data in one node that holds a lazy stack, and more: a tensorclass, a wider node, non-tensors."""
+    td = dense(batch)
+    inner = (
+        LazyStackedTensorDict(*(row.clone() for row in td["inner"].unbind(0)), stack_dim=0)
+        if batch and batch[0]
+        else td["inner"]
+    )
+    td["inner"] = inner
+    td["point"] = tensorclass(batch)
+    td["wide"] = TensorDict({"n": td["n"].clone()}, (*batch, 2))
+    td["one"] = NonTensorData({"any": "object"}, batch)
+    if batch and math.prod(batch):
+        td["column"] = NonTensorStack(*map(str, range(math.prod(batch)))).reshape(batch)
+    return td
+
+
+def tensorclass(batch: tuple[int, ...]) -> Point:
+    return Point.from_tensordict(dense(batch))
+
+
+def tensorclass_of_lazy(batch: tuple[int, ...]) -> Point:
+    return Point.from_tensordict(_lazy(0)(batch))
+
+
+def mapped(batch: tuple[int, ...]) -> TensorDict:
+    return dense(batch).memmap_()
+
+
+def shared(batch: tuple[int, ...]) -> TensorDict:
+    return dense(batch).share_memory_()
+
+
+KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
+    "dense": dense,
+    "lazy0": _lazy(0),
+    "lazy1": _lazy(1),
+    "nested": nested,
+    "tensorclass": tensorclass,
+    "tensorclass_of_lazy": tensorclass_of_lazy,
+    "mapped": mapped,
+    "shared": shared,
+}
+"""Every kind by name; each maker takes a batch size (lazy kinds need a size of at least one along their dim)."""
+
+
+def can_make(kind: str, batch: tuple[int, ...]) -> bool:
+    dim = {"lazy0": 0, "lazy1": 1, "tensorclass_of_lazy": 0}.get(kind)
+    if dim is None:
+        return kind not in ("mapped", "shared") or math.prod(batch) > 0
+    return len(batch) > dim and batch[dim] > 0
+
+
+def node_class(node: Any) -> str:
+    """Return the class of a node, through the facade of a tensorclass."""
+    return type(node._inner if isinstance(node, TensorClass) else node).__name__
+
+
+LEAVES = ("x", "n", ("inner", "y"), ("inner", "b"))
+
+
+def assert_same(got: Any, want: Any, word: str) -> None:
+    """Assert that two nodes agree in batch size, names and in the values, shapes and dtypes of the common leaves."""
+    assert got.batch_size == want.batch_size, word
+    assert got.names == want.names, word
+    for key in LEAVES:
+        one, two = got.get(key), want.get(key)
+        assert one.dtype == two.dtype, (word, key)
+        assert one.shape == two.shape, (word, key)
+        assert torch.equal(torch.as_tensor(one), two) or torch.allclose(one, two, equal_nan=True), (word, key)
+    assert got.get("inner").batch_size == want.get("inner").batch_size, word
+    assert got.get("word").shape == want.get("word").shape, word
