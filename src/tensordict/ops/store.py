@@ -272,7 +272,7 @@ def _outline(schema: Mapping[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any
         try:
             shape, dtype = entry
             found[key] = torch.empty((*batch, *shape), dtype=dtype, device="meta")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"schema entry {key!r} must be a pair of the shape of one row and a torch.dtype, got {entry!r}"
             ) from error
