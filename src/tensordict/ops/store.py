@@ -272,7 +272,7 @@ def _outline(schema: Mapping[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any
         try:
             shape, dtype = entry
             found[key] = torch.empty((*batch, *shape), dtype=dtype, device="meta")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"schema entry {key!r} must be a pair of the shape of one row and a torch.dtype, got {entry!r}"
             ) from error
@@ -305,10 +305,20 @@ def _placed(node: N, room: Any, kind: str, fill: bool) -> N:
 
 def _settle(node: N, room: Any, kind: str) -> N:
     """Move a node to a room in place; when that fails, nothing has changed."""
-    if kind == "memmap" and node.is_memmap() and getattr(room, "path", None) in (None, node._home.path):
+    if _lives(node, kind) and getattr(room, "path", None) in (None, node._home.path):
         return node.lock_()
     node._adopt(_placed(node, room, kind, fill=True))
     return node.lock_()
+
+
+def _lives(node: Any, kind: str) -> bool:
+    """Tell whether every leaf of a node lives in such a place already."""
+    home = node._home
+    return (
+        home is not None
+        and home.kind == kind
+        and all(child._is_non_tensor or _lives(child, kind) for child in node._nodes())
+    )
 
 
 def node_home(room: Any, kind: str) -> NodeHome:
