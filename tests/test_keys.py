@@ -243,7 +243,8 @@ def test_pop_removes_and_returns(make: Any) -> None:
     td = make(tree())
     assert torch.equal(td.pop("a"), torch.arange(2))
     assert torch.equal(td.pop(("b", "c")), torch.ones(2))
-    assert td.pop("s") == "text" or set(td.tolist() if hasattr(td, "tolist") else []) <= {"text"}
+    popped = td.pop("s")
+    assert popped == "text" or popped == ["text", "text"]  # a lazy stack has one a row
     assert set(td.keys(True)) == {"b", ("b", "d"), ("b", "d", "e")}
     assert td.pop("a", None) is None
     assert td.pop(("b", "x", "y"), 3) == 3

@@ -40,6 +40,10 @@ class Facts(Core):
     def batch_size(self, value: SizeLike) -> None:
         batch = as_batch(value)
         self._admits_batch(type(self).__name__, batch, nested=False)
+        self._set_batch(batch)
+
+    def _set_batch(self, batch: Batch) -> None:
+        """Set a batch size that fits, here and in nested nodes that are shorter."""
         names = self._meta.names
         if names is not None:
             names = (names + (None,) * len(batch))[: len(batch)]

@@ -13,7 +13,7 @@ from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core import coerce
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
-from tensordict.indexing import Plan
+from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.store import LOADERS, node_home, open_room
@@ -183,9 +183,11 @@ class TensorDict(TensorDictBase):
 
     def _write(self, plan: Plan, value: Any) -> None:
         self._writable()
+        check_rows(plan, self._meta.batch)
         if not isinstance(value, Core):
             for v in self._dict.values():
-                v[plan.items] = value
+                if isinstance(v, Tensor) or not v._is_non_tensor:
+                    v[plan.items] = value
             return
         fresh = [k for k in value._keys() if k not in self._dict]
         if fresh:

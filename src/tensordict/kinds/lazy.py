@@ -121,7 +121,7 @@ class LazyStackedTensorDict(TensorDictBase):
     # ---- locks: nested nodes are stacked anew at each read, so the members hold the lock
 
     @property
-    def _locked(self) -> bool:  # type: ignore[override]
+    def _locked(self) -> bool:
         return self.__dict__.get("_locked", False) or all(m._locked for m in self._tensordicts)
 
     @_locked.setter
@@ -254,6 +254,22 @@ class LazyStackedTensorDict(TensorDictBase):
             member._stamp(Meta(sizes if -1 in inner_batch else inner_batch, meta.device, inner_names or None))
         return self
 
+    def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
+        own, dim = self._meta.batch, self.stack_dim
+        if nested and own[: len(batch)] == batch:
+            return
+        if len(batch) <= dim or batch[dim] != own[dim]:
+            raise errors.batch_mismatch(key, batch, own)
+        for member in self._tensordicts:
+            try:
+                member._admits_batch(key, dims.drop(batch, dim), nested=False)
+            except RuntimeError as error:
+                raise errors.batch_mismatch(key, batch, own) from error
+
+    def _set_batch(self, batch: Batch) -> None:
+        for member in self._tensordicts:
+            member._set_batch(dims.drop(batch, self.stack_dim))
+
     def _like(self, children: dict[str, Any], meta: Meta) -> Any:
         return self._dense_kind(children, meta.batch, meta.device, meta.names and list(meta.names))
 
@@ -344,7 +360,7 @@ class LazyStackedTensorDict(TensorDictBase):
     def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
         if not visit.in_place:
             return super()._visited(visit, others, path)
-        children, _ = visit.children(self, others, path)
+        children = visit.children(self, others, path)
         leaves = {key: child for key, child in children.items() if isinstance(child, Tensor)}
         self._write(self._plan(()), self._dense_kind(leaves, self._meta.batch))
         return self
