@@ -408,3 +408,94 @@ def test_classes_nest_in_tensordicts_and_come_out_as_they_were() -> None:
     assert type(torch.stack([td, td])["b"]) is Base
     td[0] = TensorDict({"b": Base(torch.zeros(3))})
     assert td["b"].x[:, 0].tolist() == [0.0, 1.0]
+
+
+class Numbered(TensorClass):
+    x: Tensor
+    n: int = 3
+
+
+def test_a_number_stands_for_all_rows_where_the_field_is_no_tensor(tmp_path: Path) -> None:
+    rows = Numbered(torch.ones(2), batch_size=[2])
+    assert rows.n == rows[0].n == rows[:1].n == 3
+    rows.n = 4
+    assert type(rows.n) is int
+    assert type(rows.memmap(tmp_path).n) is int
+    assert Numbered.load_memmap(tmp_path).n == 4
+    assert torch.stack([Numbered(torch.ones(1)), Numbered(torch.ones(1), 5)]).n.tolist() == [3, 5]
+    with pytest.raises(RuntimeError, match="'x'"):
+        rows.x = 3
+    assert rows.x.tolist() == [1.0, 1.0]
+
+
+def test_deleting_a_field_makes_it_none() -> None:
+    sample = Numbered(torch.ones(2))
+    del sample.n
+    assert sample.n is None
+    assert list(sample.keys()) == ["x"]
+
+
+def test_keys_cannot_become_something_else_than_fields() -> None:
+    sample = Child(torch.ones(2), torch.zeros(2))
+    with pytest.raises(AttributeError, match="nope"):
+        sample.rename_key_("x", "nope")
+    assert sample.x.tolist() == [1.0, 1.0]
+    assert set(sample.keys()) == {"x", "y", "z"}
+    sample.rename_key_("x", "y")
+    assert sample.x is None
+    assert sample.y.tolist() == [1.0, 1.0]
+    with pytest.raises(AttributeError, match="inner"):
+        Sample.blank(2).flatten_keys()
+
+
+def test_fields_without_a_default_come_first() -> None:
+    with pytest.raises(TypeError, match="'y'"):
+        type("Bad", (TensorClass,), {"__annotations__": {"x": Tensor, "y": Tensor}, "x": 3})
+    fields = {"x": 3, "y": dataclasses.field(kw_only=True)}
+    made = type("Good", (TensorClass,), {"__annotations__": {"x": Tensor, "y": Tensor}, **fields})
+    assert made(y=torch.ones(1)).y.tolist() == [1.0]
+    with pytest.raises(TypeError, match="positional"):
+        made(3, torch.ones(1))
+
+
+class Doubled(TensorClass):
+    x: Tensor
+
+    def __init__(self, value: Tensor) -> None:
+        self.x = value * 2
+        self.batch_size = value.shape[:1]
+
+
+@dataclasses.dataclass
+class Plain:
+    x: Tensor
+    y: int = 3
+    z: Any = dataclasses.field(default_factory=lambda: torch.ones(2))
+
+
+def test_a_class_may_have_an_init_of_its_own() -> None:
+    sample = Doubled(torch.ones(2, 3))
+    assert sample.batch_size == (2,)
+    assert sample[0].x.tolist() == [2.0, 2.0, 2.0]
+    assert type(pickle.loads(pickle.dumps(sample))) is Doubled
+    assert Doubled.from_tensordict(TensorDict({"x": torch.ones(1)})).x.tolist() == [1.0]
+
+
+def test_dataclasses_and_subclasses_can_be_decorated() -> None:
+    made: Any = tensorclass(Plain)
+    sample = made(torch.ones(2, 3), batch_size=[2])
+    assert sample[0].x.shape == (3,)
+    assert sample.y == 3
+    assert (sample == sample).x.all()
+    assert "batch_size" in repr(sample)
+
+    @tensorclass
+    class More(Decorated):
+        y: Tensor | None = None
+
+        def double(self) -> Any:
+            return super().double()
+
+    more: Any = More
+    assert [field.name for field in dataclasses.fields(more)] == ["x", "name", "y"]
+    assert more(torch.ones(2), y=torch.ones(2)).double().y.tolist() == [2.0, 2.0]

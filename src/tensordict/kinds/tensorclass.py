@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 from typing_extensions import dataclass_transform
 
 from tensordict import errors
-from tensordict.aliases import DeviceLike, SizeLike
+from tensordict.aliases import DeviceLike, NestedKey, SizeLike
 from tensordict.core.core import Core
+from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.facade import Facade
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
@@ -45,14 +47,18 @@ def _field(name: str) -> _Field:
     def write(self: Any, value: Any) -> None:
         self._set_field(name, value)
 
-    return _Field(read, write)
+    def drop(self: Any) -> None:
+        self._set_field(name, None)
+
+    return _Field(read, write, drop)
 
 
 @dataclass_transform(kw_only_default=False)
 class TensorClass(Facade):
     """Be the base of classes whose annotated fields hold tensors, and that behave like a tensordict.
 
-    A subclass takes its fields as arguments, and ``batch_size``, ``device`` and ``names`` as keywords. Options go into
+    A subclass takes its fields as arguments, and ``batch_size``, ``device`` and ``names`` as keywords. A number in a
+    field that is not annotated as a tensor stands, when there are batch dims, for all rows as it is. Options go into
     the class statement: ``frozen=True`` refuses assignments, ``nocast=True`` keeps numbers and lists as the objects
     they are, ``autocast=True`` casts values to the annotated type.
 
@@ -87,6 +93,12 @@ class TensorClass(Facade):
         if isinstance(names, tuple) and all(isinstance(name, str) for name in names):
             return type(cls.__name__, (cls,), {"__module__": cls.__module__}, **dict.fromkeys(names, True))
         return cls
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        node = object.__new__(cls)
+        if cls.__init__ is not TensorClass.__init__:  # a class with an `__init__` of its own sets its fields there
+            object.__setattr__(node, "_inner", cls._dense_kind({}))
+        return node
 
     def __init__(
         self,
@@ -131,11 +143,11 @@ class TensorClass(Facade):
 
     def _door(self, key: str, value: Any) -> Any:
         inner, options = self._inner, self._options
-        if key not in self._fields:
-            raise AttributeError(f"{type(self).__name__} has no field {key!r}; its fields are {list(self._fields)}")
+        self._require_fields([key])
         if options.autocast:
             value = _cast(type(self), key, value)
-        if (options.nocast or options.autocast) and not isinstance(value, (Tensor, Core, dict)):
+        kept = (options.nocast or options.autocast) and not isinstance(value, (Tensor, Core, dict))
+        if kept or (isinstance(value, Number) and inner._meta.batch and "Tensor" not in str(self._fields[key].type)):
             return inner._non_tensor_kind(value, inner._meta.batch, inner._meta.device)
         return inner._door(key, value)
 
@@ -143,7 +155,37 @@ class TensorClass(Facade):
         if name.startswith("_") or hasattr(getattr(type(self), name, None), "__set__"):
             object.__setattr__(self, name, value)
             return
-        raise AttributeError(f"{type(self).__name__} has no field {name!r}; its fields are {list(self._fields)}")
+        self._require_fields([name])
+
+    @classmethod
+    def _require_fields(cls, keys: Iterable[str]) -> None:
+        unknown = [key for key in keys if key not in cls._fields]
+        if unknown:
+            shown = f"field {unknown[0]!r}" if len(unknown) == 1 else f"fields {unknown}"
+            raise AttributeError(f"{cls.__name__} has no {shown}; its fields are {list(cls._fields)}")
+
+    def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
+        """Rename a key, where the new one is a field or below one; arguments as for any tensor collection.
+
+        Raises:
+            AttributeError: if there is no such field.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorClass
+            >>> class Pair(TensorClass):
+            ...     one: torch.Tensor
+            ...     two: torch.Tensor | None = None
+            >>> Pair(torch.ones(2)).rename_key_("one", "two").two
+            tensor([1., 1.])
+        """
+        self._require_fields(unravel_key_to_tuple(new_key)[:1])
+        return super().rename_key_(old_key, new_key, safe)
+
+    def _restructure(self, call: Callable[[Any], Any]) -> Any:
+        changed = self._inner._restructure(call)
+        self._require_fields(changed._keys())
+        return self._wrap(changed)
 
     @classmethod
     def fields(cls) -> Any:
@@ -266,8 +308,24 @@ def _prepare(cls: Any) -> None:
     if post_init is not None:
         cls.__post_init__ = post_init
     cls._fields = {field.name: field for field in dataclasses.fields(cls)}
+    _check_order(cls)
     for name in cls._fields:
         setattr(cls, name, _field(name))
+
+
+def _check_order(cls: Any) -> None:
+    """Raise where a field without a default follows one with a default, as a dataclass does."""
+    seen = None
+    for field in cls._fields.values():
+        if not field.init or field.kw_only:
+            continue
+        if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING:
+            seen = field.name
+        elif seen is not None:
+            raise TypeError(
+                f"{cls.__name__}: the field {field.name!r} has no default but follows {seen!r}, which has one; "
+                f"give it a default, or declare it earlier"
+            )
 
 
 def _bind(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -350,7 +408,13 @@ def tensorclass(cls: Any = None, *, frozen: bool = False, nocast: bool = False, 
             "__doc__": plain.__doc__,
             "__annotations__": dict(inspect.get_annotations(plain)),
         }
+        if issubclass(plain, TensorClass):  # its fields are in place already
+            plain._options = plain._options._replace(frozen=frozen, nocast=nocast, autocast=autocast)
+            return plain
         body |= {name: plain.__dict__[name] for name in body["__annotations__"] if name in plain.__dict__}
+        if dataclasses.is_dataclass(plain):  # what it generated knows nothing of a batch size
+            body |= {name: getattr(TensorClass, name) for name in ("__init__", "__repr__", "__eq__")}
+            body |= {f.name: f for f in dataclasses.fields(plain) if f.default_factory is not dataclasses.MISSING}
         return type(plain.__name__, (plain, TensorClass), body, frozen=frozen, nocast=nocast, autocast=autocast)
 
     return make if cls is None else make(cls)
