@@ -23,7 +23,7 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src" / "tensordict"
 
 # From the ground up. A module stands on the floor that names its first part below `tensordict`.
 FLOORS = {
-    "ground": {"_version", "aliases", "errors", "keys", "dims", "indexing", "meta"},
+    "ground": {"_version", "aliases", "errors", "keys", "dims", "indexing", "meta", "settings"},
     "cellar": {"storage"},
     "core": {"core", "locks", "walk", "coerce"},
     "ops": {"ops"},

@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from tensordict import errors
+from tensordict import errors, settings
 from tensordict.core.core import Core
 from tensordict.meta import Meta
 
@@ -86,6 +86,8 @@ def _sequence(value: Any, meta: Meta) -> Any:
             return torch.as_tensor(value, device=meta.device)
         except (ValueError, TypeError, OverflowError):
             pass  # ragged lists of numbers are values, one a row
+    if not settings.list_to_stack():
+        return non_tensor(value, meta)
     return Core._non_tensor_kind._of_list(list(value), meta)
 
 

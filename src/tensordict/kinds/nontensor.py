@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
-from tensordict import dims, errors
+from tensordict import dims, errors, settings
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, plan
@@ -111,6 +111,8 @@ class NonTensor(TensorCollection):
         first = items[0]
         if len({item._meta.batch for item in items}) > 1:
             raise errors.ShapeMismatch(f"batch sizes differ: {[list(item.batch_size) for item in items]}")
+        if settings.capture_non_tensor_stack() and all(_one_value(item, first) for item in items):
+            return first.unsqueeze(dim).expand(*dims.insert(first._meta.batch, dim, len(items)))
         return NonTensorStack._join(items, lambda rows: torch.stack(rows, dim), first._meta.device)
 
     @classmethod
@@ -242,6 +244,12 @@ class NonTensorData(NonTensor):
     def _of_list(cls, values: list[Any], meta: Meta) -> Any:
         """Return a list as a column: its outer dims are batch dims as far as the parent has any, at least one."""
         return NonTensorStack._of_values(values, max(len(meta.batch), 1), meta.device)
+
+
+def _one_value(item: Any, first: Any) -> bool:
+    """Tell whether two non-tensors are one value each, and the same."""
+    one_each = isinstance(item, NonTensorData) and isinstance(first, NonTensorData)
+    return one_each and _same_value(item._value, first._value)
 
 
 def _same_value(one: Any, other: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tensordict import dims, errors
+from tensordict import dims, errors, settings
 from tensordict.core.core import Core, implements
 
 
@@ -33,6 +33,8 @@ def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         >>> torch.stack([TensorDict({"x": 1}), TensorDict({"x": 2})])["x"]
         tensor([1, 2])
     """
+    if settings.lazy_legacy():
+        return lazy_stack(input, dim, out=out)
     items = _nodes(input, "stack")
     first = items[0]
     return _into(out, type(first)._stack(items, dims.wrap(dim, len(first._meta.batch) + 1)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from tensordict import errors, indexing
+from tensordict import errors, indexing, settings
 from tensordict.aliases import NO_DEFAULT, NestedKey
 from tensordict.core import coerce, walk
 from tensordict.core.core import Core
@@ -42,12 +42,12 @@ class Keyed(Facts):
         child = self._get(key)
         return self._shown(child) if isinstance(child, Tensor) else child._given()
 
-    def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
+    def get(self, key: NestedKey, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
         """Return the value of a key, or a default when there is none.
 
         Args:
             key: a string, or a tuple for a nested key.
-            default: returned when the key is missing.
+            default: returned when the key is missing; None if it is not given (see `set_get_defaults_to_none`).
             **kwargs: how a lazy stack joins values of different shapes: ``as_list``, ``as_nested_tensor`` or
                 ``as_padded_tensor`` (with ``padding_side`` and ``padding_value``).
 
@@ -57,16 +57,22 @@ class Keyed(Facts):
             >>> td.get(("a", "b")), td.get("c", "none")
             (tensor(1), 'none')
         """
+        try:
+            return self._found(key, **kwargs)
+        except errors.MissingKey:
+            if default is not NO_DEFAULT:
+                return default
+            if settings.get_defaults_to_none():
+                return None
+            raise
+
+    def _found(self, key: NestedKey, **kwargs: Any) -> Any:
+        """Return the value of a key, non-tensors as nodes; raise if it is missing."""
         node: Any = self
         *path, last = unravel_key_to_tuple(key)
-        try:
-            for part in path:
-                node = enter(node, part)
-            child = node._read_as(last, **kwargs) if kwargs else node._get(last)
-        except errors.MissingKey:
-            if default is NO_DEFAULT:
-                raise
-            return default
+        for part in path:
+            node = enter(node, part)
+        child = node._read_as(last, **kwargs) if kwargs else node._get(last)
         return node._shown(child) if isinstance(child, Tensor) else child
 
     def get_at(self, key: NestedKey, index: Any, default: Any = NO_DEFAULT) -> Any:
@@ -83,8 +89,9 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.arange(4)}, [4]).get_at("x", 2)
             tensor(2)
         """
-        value = self.get(key, default)
-        return value if value is default else value[index]
+        if default is not NO_DEFAULT and key not in self:
+            return default
+        return self._found(key)[index]
 
     def __contains__(self, key: Any) -> bool:
         if type(key) is str:
@@ -429,7 +436,7 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).fill_("x", 3.0)["x"]
             tensor([3., 3.])
         """
-        child = self.get(key, NO_DEFAULT)
+        child = self._found(key)
         if isinstance(child, Core):
             child._each(lambda v: v.fill_(value))
         else:

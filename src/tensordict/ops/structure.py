@@ -498,7 +498,7 @@ class Structure(Keyed):
             >>> TensorDict({"a": torch.zeros(2, 3)}, [2]).get_item_shape("a")
             torch.Size([2, 3])
         """
-        return self.get(key, NO_DEFAULT).shape
+        return self._found(key).shape
 
     @property
     def sorted_keys(self) -> list[str]:
@@ -635,7 +635,7 @@ def _with_nodes(part: Any, source: Any) -> Any:
 
 def _joined(self: K, join: Any, keys: Sequence[NestedKey], out_key: NestedKey, dim: int, keep: bool) -> K:
     self._gate("set key {!r}", out_key)
-    value = join([self.get(key, NO_DEFAULT) for key in keys], dim)
+    value = join([self._found(key) for key in keys], dim)
     value = coerce.child(out_key, value, self._meta)
     if not keep:
         self.exclude(*keys, inplace=True)

@@ -1,0 +1,327 @@
+"""Functions at the top of the package that take one node or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict import errors
+from tensordict.aliases import DeviceLike, NestedKey, SizeLike
+from tensordict.core import walk
+from tensordict.core.core import Core
+from tensordict.kinds.collection import TensorCollection
+from tensordict.kinds.dense import TensorDict
+from tensordict.kinds.nontensor import NonTensor
+from tensordict.ops.join import lazy_stack, maybe_dense_stack, stack
+from tensordict.ops.ragged import lengths_mask, padded
+
+KEY_SEPARATOR = "."
+"""What joins the parts of a nested key where it must be one string."""
+
+from_any = TensorDict.from_any
+from_dict = TensorDict.from_dict
+from_namedtuple = TensorDict.from_namedtuple
+from_tuple = TensorDict.from_tuple
+fromkeys = TensorDict.fromkeys
+load_memmap = TensorDict.load_memmap
+
+
+def make_tensordict(
+    input_dict: Mapping[Any, Any] | None = None,
+    batch_size: SizeLike | None = None,
+    device: DeviceLike = None,
+    auto_batch_size: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Return a tensordict of a mapping or of keyword values.
+
+    Args:
+        input_dict: keys to values.
+        batch_size: the batch size.
+        device: the device.
+        auto_batch_size: find the longest batch size that all values share.
+        **kwargs: values by key.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import make_tensordict
+        >>> make_tensordict(a=torch.zeros(2, 3), b=torch.zeros(2), auto_batch_size=True).batch_size
+        torch.Size([2])
+    """
+    values = {**(input_dict or {}), **kwargs}
+    return TensorDict.from_dict(values, batch_size=batch_size, device=device, auto_batch_size=auto_batch_size)
+
+
+def merge_tensordicts(*tensordicts: Any, callback_exist: Callable[..., Any] | None = None) -> Any:
+    """Return a tensordict with the keys of several, nested ones merged.
+
+    Args:
+        *tensordicts: at least one; the value of a key that several have is that of the first.
+        callback_exist: called with a key and the values that there are; its result is the value.
+
+    Examples:
+        >>> from tensordict import TensorDict, merge_tensordicts
+        >>> merged = merge_tensordicts(TensorDict({"a": {"x": 1}}), TensorDict({"a": {"y": 2}}))
+        >>> list(merged.keys(True, True))
+        [('a', 'x'), ('a', 'y')]
+    """
+    if not tensordicts:
+        raise RuntimeError("merge_tensordicts expects at least one tensordict, got none")
+    result = tensordicts[0].clone(False)
+    for other in tensordicts[1:]:
+        for key, value in other.items(True, True, walk.is_leaf_nontensor):
+            if key not in result:
+                result.set(key, value)
+    if callback_exist is not None:
+        for key in list(result.keys(True, True)):
+            found = [td.get(key) for td in tensordicts if key in td]
+            if len(found) > 1:
+                result.set(key, callback_exist(key, *found))
+    return result
+
+
+def group_by(tensordict: Any, key: NestedKey) -> tuple[Tensor, tuple[Any, ...]]:
+    """Return the different values of a key, sorted, and the rows of each.
+
+    Args:
+        tensordict: a tensordict with one batch dim.
+        key: the key of one number a row.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, group_by
+        >>> values, groups = group_by(TensorDict({"k": torch.tensor([1, 0, 1])}, [3]), "k")
+        >>> values.tolist(), [len(group) for group in groups]
+        ([0, 1], [1, 2])
+    """
+    column = tensordict.get(key)
+    if tensordict.ndim != 1 or not isinstance(column, Tensor) or column.shape != tensordict.shape:
+        raise RuntimeError(f"group_by expects one batch dim and one number a row at key {key!r}, got {column!r}")
+    values, inverse = torch.unique(column, return_inverse=True)
+    order = torch.argsort(inverse, stable=True)
+    counts = torch.bincount(inverse, minlength=len(values))
+    return values, tensordict[order].split(counts.tolist())
+
+
+def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
+    """Return a dense stack of tensordicts, or of the members of a lazy stack.
+
+    Args:
+        td_list: tensordicts, or a lazy stack.
+        dim: where the new dim stands; that of the lazy stack by default.
+
+    Raises:
+        ValueError: for a list without ``dim``.
+
+    Examples:
+        >>> from tensordict import TensorDict, dense_stack_tds
+        >>> dense_stack_tds([TensorDict({"x": 1}), TensorDict({"x": 2})], dim=0)["x"]
+        tensor([1, 2])
+    """
+    if isinstance(td_list, Core):
+        return td_list.contiguous()  # type: ignore[attr-defined]
+    if dim is None:
+        raise ValueError("dense_stack_tds needs dim for a list of tensordicts")
+    return stack([td.contiguous() for td in td_list], dim)
+
+
+def pad(tensordict: Any, pad_size: Sequence[int], value: float = 0.0) -> Any:
+    """Return the rows with padding before and after them along batch dims.
+
+    Args:
+        tensordict: the tensordict.
+        pad_size: the rows before and after, a pair for each batch dim from the first.
+        value: the number to pad with.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, pad
+        >>> pad(TensorDict({"x": torch.ones(2)}, [2]), [1, 0])["x"]
+        tensor([0., 1., 1.])
+    """
+    return tensordict.pad(pad_size, value)
+
+
+def pad_sequence(
+    list_of_tensordicts: Sequence[Any],
+    pad_dim: int = 0,
+    padding_value: float = 0.0,
+    out: Any = None,
+    return_mask: bool | NestedKey = False,
+    padding_side: str = "right",
+) -> Any:
+    """Stack tensordicts whose values differ in size along one dim, padding them to the greatest size.
+
+    Args:
+        list_of_tensordicts: the tensordicts or tensorclasses, with the same keys.
+        pad_dim: the dim of the values to pad.
+        padding_value: the number to pad with.
+        out: a tensordict that the result is written to.
+        return_mask: True puts bool tensors under "masks", a key under that key: True for a value, False for padding.
+        padding_side: "right" pads after the values, "left" before.
+
+    Raises:
+        RuntimeError: if values differ in another dim; the message names the key.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, pad_sequence
+        >>> pad_sequence([TensorDict({"x": torch.ones(n)}) for n in (1, 2)])["x"]
+        tensor([[1., 0.],
+                [1., 1.]])
+    """
+    items = list(list_of_tensordicts)
+    if not items:
+        raise RuntimeError("pad_sequence expects at least one tensordict, got none")
+    # values that are padded along a batch dim change the batch size of the result
+    bare = [_without_batch_from(item, pad_dim) for item in items]
+    leaves = [key for key in bare[0].keys(True, True) if _paddable(bare, key, pad_dim)]
+    result = maybe_dense_stack([item.exclude(*leaves) for item in bare])
+    mask_key = "masks" if return_mask is True else return_mask
+    for key in leaves:
+        parts = [item.get(key).movedim(pad_dim, 0) for item in bare]
+        try:
+            value = padded(parts, padding_value, padding_side)
+        except errors.ShapeMismatch as error:
+            raise errors.ShapeMismatch(f"cannot pad key {key!r}: {error}") from None
+        result.set(key, value.movedim(1, pad_dim + 1))
+        if mask_key:
+            result.set((mask_key, key), lengths_mask(parts, padding_side))
+    if any(item.ndim > pad_dim for item in items):
+        result.auto_batch_size_(items[0].ndim + 1)
+    return result if out is None else out.update_(result)
+
+
+def _without_batch_from(item: Any, dim: int) -> Any:
+    """Return an item whose batch size ends before a dim."""
+    if item.ndim <= dim:
+        return item
+    short = item.clone(False)
+    short.batch_size = item.batch_size[:dim]
+    for node in short.values(True):
+        if isinstance(node, TensorCollection) and not node._is_non_tensor:
+            node.batch_size = item.batch_size[:dim]
+    return short
+
+
+def _paddable(items: Sequence[Any], key: NestedKey, dim: int) -> bool:
+    return all(item.get(key) is not None and item.get(key).ndim > dim for item in items)
+
+
+def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
+    """Return the lazy stack that `pad_sequence` padded.
+
+    Args:
+        padded: the padded tensordict.
+        mask: the tensordict of masks, or the key that holds it; None for the key "masks".
+        pad_dim: the dim of the values that was padded.
+
+    Raises:
+        KeyError: if there are no masks.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, pad_sequence, unpad_sequence
+        >>> batch = pad_sequence([TensorDict({"x": torch.ones(n)}) for n in (1, 2)], return_mask=True)
+        >>> [len(row["x"]) for row in unpad_sequence(batch)]
+        [1, 2]
+    """
+    mask_key = "masks" if mask is None else mask
+    masks: Any = mask if isinstance(mask, Core) else padded.get(mask_key)
+    if masks is None:
+        raise KeyError(f"there are no masks at key {mask_key!r}; pass mask=")
+    rows = padded if isinstance(mask, Core) else padded.exclude(mask_key)
+    if rows.ndim > 1:
+        rows = rows.clone(False)
+        rows.batch_size = rows.batch_size[:1]
+    found = []
+    for at, row in enumerate(rows.unbind(0)):
+        row = row.clone(False)
+        for key in masks.keys(True, True):
+            keep = masks.get(key)[at]
+            row.set(key, row.get(key).movedim(pad_dim, 0)[keep].movedim(0, pad_dim))
+        found.append(row)
+    return lazy_stack(found)
+
+
+def is_tensor_collection(datatype: Any) -> bool:
+    """Tell whether an object or a class is a tensor collection.
+
+    Args:
+        datatype: any object or class.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, is_tensor_collection
+        >>> is_tensor_collection(TensorDict({})), is_tensor_collection(torch.zeros(2))
+        (True, False)
+    """
+    return issubclass(datatype if isinstance(datatype, type) else type(datatype), TensorCollection)
+
+
+def is_non_tensor(data: Any) -> bool:
+    """Tell whether an object or a class is a non-tensor leaf.
+
+    Args:
+        data: any object or class.
+
+    Examples:
+        >>> from tensordict import NonTensorData, is_non_tensor
+        >>> is_non_tensor(NonTensorData("a")), is_non_tensor("a")
+        (True, False)
+    """
+    return issubclass(data if isinstance(data, type) else type(data), NonTensor)
+
+
+def assert_close(
+    actual: Any,
+    expected: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = True,
+    intersection: bool = False,
+    msg: str = "",
+) -> bool:
+    """Raise unless two tensordicts have the same keys and close values.
+
+    Args:
+        actual: a tensordict.
+        expected: another.
+        rtol: the relative tolerance; by default that of `torch.testing.assert_close` for the dtype.
+        atol: the absolute tolerance, likewise.
+        equal_nan: two not-a-numbers are equal.
+        intersection: compare the keys that both have only.
+        msg: put before the message.
+
+    Returns:
+        True.
+
+    Raises:
+        AssertionError: if values differ; the message names the key.
+        KeyError: if keys differ.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, assert_close
+        >>> assert_close(TensorDict({"x": torch.ones(2)}), TensorDict({"x": torch.ones(2) + 1e-8}))
+        True
+    """
+    mine, theirs = set(actual.keys(True, True)), set(expected.keys(True, True))
+    if mine != theirs and not intersection:
+        raise errors.KeysMismatch(
+            f"{msg}keys do not match: {sorted(map(str, mine - theirs))} only in actual, "
+            f"{sorted(map(str, theirs - mine))} only in expected"
+        )
+    for key in sorted(mine & theirs, key=str):
+        one, two = actual.get(key), expected.get(key)
+        try:
+            torch.testing.assert_close(one, two, rtol=rtol, atol=atol, equal_nan=equal_nan)
+        except AssertionError as error:
+            raise AssertionError(f"{msg}values at key {key!r} are not close: {error}") from None
+    return True
+
+
+assert_allclose_td = assert_close
