@@ -106,7 +106,7 @@ def test_a_saved_column_of_strings_loads_by_default() -> None:
 # ---- trees
 
 
-@pytest.mark.parametrize("kind", ["dense", "lazy0", "lazy1", "nested", "mapped", "shared", "tensorclass"])
+@pytest.mark.parametrize("kind", ["dense", "lazy0", "lazy1", "nested", "mapped", "shared"])
 def test_tree_map_says_a_function_to_each_leaf(kind: str) -> None:
     node = KINDS[kind](BATCH)
     got = pytree.tree_map_only(torch.Tensor, lambda v: v + 1, node)
