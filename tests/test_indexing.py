@@ -1,7 +1,7 @@
 """Every index that torch accepts, on every leaf at once: the rows are those that torch picks, for reading and writing.
 
-The reference is a tensor of row numbers of the batch shape: what torch's own indexing makes of it says which rows, and in
-which shape. An index in a tuple, a list, an array or a tensor addresses batch dims only, so leaves with more dims follow.
+The reference is a tensor of row numbers of the batch shape: what torch's own indexing makes of it says which rows, and
+in which shape. An index addresses batch dims only, so leaves with more dims follow.
 """
 
 from __future__ import annotations
@@ -40,37 +40,30 @@ def bools(draw: Any, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.tensor(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=torch.bool).reshape(shape)
 
 
+def one_mask(draw: Any, batch: tuple[int, ...], dim: int, deep: int) -> tuple[Any, int]:
+    over = batch[dim : dim + deep] if draw(st.integers(0, 30)) else (batch[dim] + 1 if dim < len(batch) else 2,)
+    mask = bools(draw, over)
+    return draw(st.sampled_from([mask, mask.numpy()])), len(over)
+
+
 def one_item(draw: Any, batch: tuple[int, ...], dim: int, shape: tuple[int, ...]) -> tuple[Any, int]:
     """Return an item of an index for a dim, and how many dims it takes."""
     size = batch[dim] if dim < len(batch) else 2
-    kind = draw(
-        st.sampled_from("int int slice slice none bool range list array tensor tensor int32 mask mask2 zero".split())
-    )
-    if kind == "int":
-        return int(ints(draw, size, ())), 1
-    if kind == "slice":
-        edge = st.none() | st.integers(-size - 2, size + 2)
-        return slice(draw(edge), draw(edge), draw(st.sampled_from([None, 1, 2, 3]))), 1
-    if kind == "none":
-        return None, 0
-    if kind == "bool":
-        return draw(st.booleans()), 0
-    if kind == "range":
-        return range(draw(st.integers(0, size)), size), 1
-    if kind == "list":
-        return (ints(draw, size, shape).tolist() if shape else ints(draw, size, (2,)).tolist()), 1
-    if kind == "array":
-        return ints(draw, size, shape).numpy().astype(draw(st.sampled_from([numpy.int64, numpy.int32]))), 1
-    if kind == "int32":
-        return ints(draw, size, shape).int(), 1
-    if kind == "zero":
-        return draw(st.sampled_from([torch.tensor(True), torch.tensor(False)])), 0
-    if kind in ("mask", "mask2"):
-        deep = 1 if kind == "mask" else 2
-        over = batch[dim : dim + deep] if draw(st.integers(0, 30)) else (size + 1,)
-        mask = bools(draw, over)
-        return draw(st.sampled_from([mask, mask.numpy()])), len(over)
-    return ints(draw, size, shape), 1
+    edge = st.none() | st.integers(-size - 2, size + 2)
+    items: dict[str, Any] = {
+        "int": lambda: (int(ints(draw, size, ())), 1),
+        "slice": lambda: (slice(draw(edge), draw(edge), draw(st.sampled_from([None, 1, 2, 3]))), 1),
+        "none": lambda: (None, 0),
+        "bool": lambda: (draw(st.booleans()), 0),
+        "bool tensor": lambda: (torch.tensor(draw(st.booleans())), 0),
+        "range": lambda: (range(draw(st.integers(0, size)), size), 1),
+        "list": lambda: (ints(draw, size, shape or (2,)).tolist(), 1),
+        "array": lambda: (ints(draw, size, shape).numpy().astype(draw(st.sampled_from(["int64", "int32"]))), 1),
+        "int32": lambda: (ints(draw, size, shape).int(), 1),
+        "tensor": lambda: (ints(draw, size, shape), 1),
+        "mask": lambda: one_mask(draw, batch, dim, draw(st.integers(0, 2))),
+    }
+    return items[draw(st.sampled_from(list(items)))]()  # type: ignore[no-any-return]
 
 
 @st.composite
@@ -96,7 +89,7 @@ def cases(draw: Any, least: int = 0) -> Any:
 
 
 def said(index: Any) -> Any:
-    """Return an index with lists and arrays as tensors, whatever torch makes of a list of lists at the top of an index."""
+    """Return an index with lists and arrays as tensors: torch is changing what a list of lists means."""
     if isinstance(index, tuple):
         return tuple(map(said, index))
     if isinstance(index, list):
@@ -109,7 +102,7 @@ def numbers(batch: tuple[int, ...]) -> torch.Tensor:
 
 
 def dataset(batch: tuple[int, ...], start: float = 0.0, words: bool = True) -> TensorDict:
-    """Return leaves of several dtypes, ranks and strides, a nested node with more batch dims, and a column of strings."""
+    """Return leaves of several dtypes, ranks and strides, a nested node of more dims, and a column of strings."""
     rows = numbers(batch)
     wide = torch.stack([rows, rows + 100, rows + 200], -1)
     strided = wide.double().movedim(-1, 0).contiguous().movedim(0, -1) + start
@@ -146,7 +139,7 @@ def check_read(td: Any, dense: TensorDict, batch: tuple[int, ...], index: Any) -
         assert got[key].dtype == want.dtype
         assert torch.equal(got[key], want), key
     assert got["inner"].batch_size == (*rows.shape, 3)
-    if "word" in dense.keys():
+    if "word" in dense:
         words = got.get("word")
         assert words.batch_size == rows.shape
         assert words.flat() == [str(n) for n in rows.reshape(-1).tolist()]
@@ -222,7 +215,7 @@ def check_write(td: Any, dense: TensorDict, batch: tuple[int, ...], index: Any, 
     assert td.batch_size == batch
     for key in LEAVES:
         assert torch.equal(td[key], want[key]), key
-    if "word" in td.keys():
+    if "word" in td:
         assert [int(word) for word in td.get("word").flat()] == want["row"].reshape(-1).tolist()
 
 

@@ -1,4 +1,4 @@
-"""What Python and torch do with any object, done to every kind: compile, copy, pickle, save, map over trees, differentiate."""
+"""What Python and torch do with any object, done to every kind: copy, pickle, save, map, differentiate, compile."""
 
 from __future__ import annotations
 

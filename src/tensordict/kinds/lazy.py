@@ -138,6 +138,14 @@ class LazyStackedTensorDict(TensorDictBase):
         for member in self._tensordicts:
             member._gate(what, *about)
 
+    def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
+        if nested and self._meta.batch[: len(batch)] == batch:
+            return
+        if batch[self.stack_dim : self.stack_dim + 1] != (len(self._tensordicts),):
+            raise errors.batch_mismatch(key, batch, self._meta.batch)
+        for member in self._tensordicts:
+            member._admits_batch(key, dims.drop(batch, self.stack_dim), nested)
+
     # ---- verbs
 
     def _map(self, call: Call) -> Self:
@@ -332,28 +340,28 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _write(self, plan: Plan, value: Any) -> None:
         check_rows(plan, self._meta.batch)
+        value = self._fitted(value, plan.batch)
         route = _Route(self, plan)
         if isinstance(value, Core):
-            value = self._fitted(value, plan.batch)
             route.admit(value)
-        elif isinstance(value, Tensor) and value.ndim:
-            value = value.expand(torch.broadcast_shapes(value.shape, plan.batch)) if plan.batch else value
         route.write(value)
 
     def _fitted(self, value: Any, batch: Batch) -> Any:
-        """Return a node that is written with the batch of the rows that it is written to."""
-        if value._meta.batch == batch:
+        """Return what is written with the batch of the rows that it is written to; numbers stay as they are."""
+        if isinstance(value, Tensor) and value.ndim and -1 not in batch:
+            value = self._dense_kind(_poured(self, value), ())
+        if not isinstance(value, Core) or value._meta.batch == batch or -1 in batch:
             return value
         present, depth = self._keys(), len(self._meta.batch) - 1
         children = {}
         for key in value._keys():
-            child = value._get(key)
-            if key in present and tuple(child.shape[: len(batch)]) != batch:
-                mine = self._look(key)
-                if not isinstance(child, Tensor):
-                    child = mine._fitted(child, batch) if hasattr(mine, "_fitted") else child.expand(batch)
-                elif isinstance(mine, Tensor):
-                    child = child.expand((*batch, *mine.shape[depth:]))
+            child, mine = value._get(key), self._look(key) if key in present else None
+            if isinstance(child, Tensor) and isinstance(mine, Tensor):
+                room = (*batch, *mine.shape[depth:])
+                if child.ndim < len(room) or tuple(child.shape[: len(batch)]) != batch:
+                    child = _widened(key, child, room)
+            elif mine is not None and tuple(child.shape[: len(batch)]) != batch:
+                child = mine._fitted(child, batch) if hasattr(mine, "_fitted") else child.expand(batch)
             children[key] = child
         return self._dense_kind(children, batch)
 
@@ -366,7 +374,9 @@ class LazyStackedTensorDict(TensorDictBase):
         return self
 
     def _admit(self, plan: Plan, value: Any) -> None:
-        _Route(self, plan).admit(value)
+        fitted = self._fitted(value, plan.batch)
+        if isinstance(fitted, Core):
+            _Route(self, plan).admit(fitted)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._write(self._plan(items), value)
@@ -574,6 +584,26 @@ def _around(items: tuple[Any, ...], dim: int) -> tuple[tuple[Any, ...], Any, tup
         if at == dim:
             return items[:n], item, items[n + 1 :]
     return items, _ALL, ()
+
+
+def _poured(node: Any, value: Tensor) -> dict[str, Any]:
+    """Return a tensor once for every leaf of a node."""
+    children = [(key, node._look(key)) for key in node._keys()]
+    return {
+        key: value if isinstance(child, Tensor) else _poured(child, value)
+        for key, child in children
+        if not getattr(child, "_is_non_tensor", False)
+    }
+
+
+def _widened(key: str, value: Tensor, room: Batch) -> Tensor:
+    try:
+        return value.expand(room)
+    except RuntimeError:
+        raise errors.ShapeMismatch(
+            f"cannot write at key {key!r}: expected a value of shape {list(room)} or one that broadcasts to it, got "
+            f"shape {list(value.shape)}"
+        ) from None
 
 
 def _pick(member: Any, items: tuple[Any, ...]) -> Any:
