@@ -117,6 +117,14 @@ def about(td: Any) -> Any:
     return type(td).__name__, td.is_memmap(), td.is_shared(), td.is_locked, os.getpid()
 
 
+def total(td: Any) -> torch.Tensor:
+    return torch.as_tensor(td.get("x").sum())
+
+
+def with_total(td: Any) -> Any:
+    return td + 1, td["x"].flatten(1).sum(-1)
+
+
 def fail(td: Any) -> Any:
     raise KeyError("no such thing")
 
@@ -335,3 +343,18 @@ def test_an_iterator_that_is_dropped_ends_its_workers() -> None:
             break
         parts = td.map_iter(batch_size, chunksize=30, **FORK)
         assert list(parts) == [(30,), (30,), (30,), (10,)]
+
+
+def test_tuples_are_joined_place_by_place_and_numbers_only_row_by_row(tmp_path: Path) -> None:
+    td = dense(tmp_path)
+    with within(30):
+        more, sums = td.map(with_total, 0, chunksize=1, **FORK)
+        assert same(more, td + 1)
+        assert torch.equal(sums, td["x"].flatten(1).sum(-1))
+        assert torch.equal(td.map(total, 0, chunksize=0, **FORK), td["x"].flatten(1).sum(-1))
+        with pytest.raises(ValueError, match="chunksize=0"):
+            td.map(total, 0, chunksize=1, **FORK)
+        with pytest.raises(IndexError, match="no dim"):
+            TensorDict({"x": 1}).map(total, **FORK)
+        assert td[:0].map(add_one, **FORK).batch_size == (0, 6)
+        assert list(td[:0].map_iter(add_one, **FORK)) == []

@@ -240,15 +240,7 @@ def _join(results: list[Any], plan: Plan) -> Any:
         return None
     first = kept[0][1]
     for number, result in kept:
-        if type(result) is not type(first) and (isinstance(first, tuple) or isinstance(result, tuple)):
-            raise TypeError(
-                f"chunk {number} gave a {type(result).__name__}, chunk {kept[0][0]} a {type(first).__name__}"
-            )
-        if not isinstance(result, tuple) and not hasattr(result, "shape"):
-            raise TypeError(
-                f"map joins tensors, tensordicts, and tuples of them; chunk {number} gave a {type(result).__name__}. "
-                "Return one of these, or use map_iter, which yields any result"
-            )
+        _check_joins(number, result, *kept[0], plan)
     if isinstance(first, tuple):
         if len({len(result) for _, result in kept}) > 1:
             raise TypeError(f"the tuples differ in length: {sorted({len(result) for _, result in kept})!r}")
@@ -256,3 +248,20 @@ def _join(results: list[Any], plan: Plan) -> Any:
         return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
     values = [result for _, result in kept]
     return torch.stack(values, plan.dim) if plan.single else torch.cat(values, plan.dim)
+
+
+def _check_joins(number: int, result: Any, at: int, first: Any, plan: Plan) -> None:
+    """Raise if the result of a chunk cannot be joined to the first one."""
+    if isinstance(result, tuple) or isinstance(first, tuple):
+        if type(result) is not type(first):
+            raise TypeError(f"chunk {number} gave a {type(result).__name__}, chunk {at} a {type(first).__name__}")
+    elif not hasattr(result, "shape"):
+        raise TypeError(
+            f"map joins tensors, tensordicts, and tuples of them; chunk {number} gave a {type(result).__name__}. "
+            "Return one of these, or use map_iter, which yields any result"
+        )
+    elif not plan.single and len(result.shape) <= plan.dim:
+        raise ValueError(
+            f"the results cannot be joined along dim {plan.dim}: chunk {number} gave shape {list(result.shape)!r}. "
+            "Keep the rows of the chunk, use chunksize=0 for one result a row, or map_iter, which joins nothing"
+        )
