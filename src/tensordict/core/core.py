@@ -57,6 +57,8 @@ class Core(Lockable):
     """The abstract verbs. Words of users live in the mixins of `ops`."""
 
     _meta: Meta
+    _is_non_tensor: ClassVar[bool] = False
+    _is_typed: ClassVar[bool] = False
     _home: Any = None
     __hash__: ClassVar[None]  # type: ignore[assignment]
 

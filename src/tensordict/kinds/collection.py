@@ -27,8 +27,6 @@ class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert
         (True, True)
     """
 
-    _is_non_tensor = False
-
     def _lazily(self, items: Any, dim: int) -> Any:
         """Return nodes of which this is the first as a lazy stack."""
         return self._lazy_kind(*items, stack_dim=dim)

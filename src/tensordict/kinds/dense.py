@@ -118,22 +118,39 @@ class TensorDict(TensorDictBase):
     def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
         mine = self._dict
         for other in others:
-            theirs = other._keys()
-            if mine.keys() != (theirs if isinstance(theirs, type(mine.keys())) else set(theirs)):
-                raise errors.KeysMismatch(
-                    f"keys do not match: {sorted(set(mine) - set(theirs))} only on the left, "
-                    f"{sorted(set(theirs) - set(mine))} only on the right"
-                )
+            self._same_keys(other)
         if len(others) == 1:
             get = others[0]._get
             return _of({k: call(v, get(k)) for k, v in mine.items()}, self._meta)
         return _of({k: call(v, *[other._get(k) for other in others]) for k, v in mine.items()}, self._meta)
 
+    def _same_keys(self, other: Any) -> None:
+        mine, theirs = self._dict.keys(), other._keys()
+        if mine != (theirs if isinstance(theirs, type(mine)) else set(theirs)):
+            raise errors.KeysMismatch(
+                f"keys do not match: {sorted(set(mine) - set(theirs))} only on the left, "
+                f"{sorted(set(theirs) - set(mine))} only on the right"
+            )
+
     def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
         self._writable()
+        if others:
+            self._match(others)
         for k, v in self._dict.items():
             call(v, *[other._get(k) for other in others])
         return self
+
+    def _match(self, others: tuple[Any, ...]) -> None:
+        """Raise, before anything is changed, unless the others have my keys and their leaves broadcast to mine."""
+        for other in others:
+            self._same_keys(other)
+            for k, v in self._dict.items():
+                theirs = other._get(k)
+                if isinstance(v, Tensor):
+                    if theirs.shape != v.shape:
+                        _check_room(k, tuple(v.shape), theirs)
+                elif not v._is_non_tensor:
+                    v._match((theirs,))
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, device, names = self._meta
@@ -273,6 +290,13 @@ class TensorDict(TensorDictBase):
     def _like(self, children: dict[str, Any], meta: Meta) -> Self:
         return _of(children, meta)
 
+    def _rekeyed(self, children: dict[str, Any]) -> TensorDict:
+        """Return a node of some of the same leaves under other keys; what may not be written stays so."""
+        node = _of(children, self._meta)
+        if self._home is not None:
+            node._home = self._home._replace(kind="mixed")
+        return node
+
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return call(self)
 
@@ -292,10 +316,12 @@ class TensorDict(TensorDictBase):
         for k, v in self._dict.items():
             if not isinstance(v, Tensor):
                 children[k] = v._place(room.child(k), kind, fill)
-            elif fill:
-                children[k] = room.write(k, v)
-            else:
+            elif not fill:
                 children[k] = room.create(k, tuple(v.shape), v.dtype)
+            elif v.is_meta:
+                raise RuntimeError(f"cannot copy the value at key {k!r}: it is on the device 'meta', without memory")
+            else:
+                children[k] = room.write(k, v)
         batch, device, names = self._meta
         device = torch.device("cpu") if kind == "memmap" else device
         room.meta = Record("dense", batch, None if device is None else str(device), names)
@@ -374,7 +400,7 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
 def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeError:
     shapes = sorted({tuple(part.shape) for part in parts})
     if len(shapes) == 1:
-        return error
+        return RuntimeError(f"cannot join the values at key {key!r}: {error}")
     return errors.ShapeMismatch(
         f"cannot join the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "
         f"`lazy_stack` keeps each as it is, `pad_sequence` pads them."

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class Facade(TensorCollection):
     """Requires: `_inner`, and `_wrap(node)`. Gives: the verbs."""
 
+    _is_typed = True
     _inner: Any
 
     if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.ragged import padded
-from tensordict.ops.store import LOADERS, node_home, open_room
+from tensordict.ops.store import LOADERS, NodeHome, node_home, open_room
 from tensordict.storage.base import Record
 
 if TYPE_CHECKING:
@@ -138,13 +138,19 @@ class LazyStackedTensorDict(TensorDictBase):
         for member in self._tensordicts:
             member._gate(what, *about)
 
-    def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
-        if nested and self._meta.batch[: len(batch)] == batch:
-            return
-        if batch[self.stack_dim : self.stack_dim + 1] != (len(self._tensordicts),):
-            raise errors.batch_mismatch(key, batch, self._meta.batch)
-        for member in self._tensordicts:
-            member._admits_batch(key, dims.drop(batch, self.stack_dim), nested)
+    @property
+    def _home(self) -> Any:
+        """Return where I was placed, or what my members have in common: parts of a placed stack are placed too."""
+        own = self.__dict__.get("_home")
+        homes = {own and (own.kind, own.mode) for own in (m._home for m in self._tensordicts)}
+        if own is not None or len(homes) > 1 or None in homes:
+            return own
+        kind, mode = homes.pop()
+        return NodeHome(kind, None, mode)
+
+    @_home.setter
+    def _home(self, value: Any) -> None:
+        self.__dict__["_home"] = value
 
     # ---- verbs
 
@@ -386,6 +392,10 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _extra_repr(self) -> list[str]:
         return [f"stack_dim={self.stack_dim}"]
+
+    def _brief(self, depth: int, level: int) -> str:
+        columns = all(m._is_non_tensor for m in self._tensordicts)
+        return self._tensordicts[0]._brief(depth, level) if columns else super()._brief(depth, level)
 
     def _peek(self, key: str) -> Any:
         parts = [m._get(key) for m in self._tensordicts]

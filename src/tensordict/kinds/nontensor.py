@@ -117,7 +117,10 @@ class NonTensor(TensorCollection):
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        return NonTensorStack._join(items, lambda rows: torch.cat(rows, dim), items[0]._meta.device)
+        first, size = items[0], sum(item._meta.batch[dim] for item in items)
+        if all(_one_value(item, first) for item in items):
+            return first._same(dims.replaced(first._meta.batch, dim, size))
+        return NonTensorStack._join(items, lambda rows: torch.cat(rows, dim), first._meta.device)
 
     if TYPE_CHECKING:
 

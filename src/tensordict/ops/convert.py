@@ -404,7 +404,7 @@ class Convert(Facts):
         node = self._dense_kind({}, self._meta.batch, self._meta.device, self._meta.names)
         for key in self._keys():
             child = self._get(key)
-            if isinstance(child, Core) and not child._is_non_tensor:  # type: ignore[attr-defined]
+            if isinstance(child, Core) and not child._is_non_tensor:
                 node._set(key, child.to_tensordict(retain_none=retain_none))  # type: ignore[attr-defined]
             elif retain_none is not False or isinstance(child, Tensor) or child._given() is not None:
                 node._set(key, child.clone())
@@ -426,7 +426,7 @@ class Convert(Facts):
         shapes = []
         for key in self._keys():
             child = self._get(key)
-            if isinstance(child, Core) and not child._is_non_tensor:  # type: ignore[attr-defined]
+            if isinstance(child, Core) and not child._is_non_tensor:
                 child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
             if isinstance(child, Tensor) or not child._is_non_tensor:
                 shapes.append(tuple(child.shape))

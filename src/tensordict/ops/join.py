@@ -113,6 +113,11 @@ def _nodes(items: Sequence[Any], word: str) -> list[Any]:
             raise TypeError(
                 f"{word} expects tensordicts only, got {item!r} of type {type(item).__name__} at number {at}"
             )
+        if item._is_typed is not found[0]._is_typed:
+            raise TypeError(
+                f"{word} cannot join a {type(found[0]).__name__} and a {type(item).__name__}: one has fixed fields, "
+                f"the other free keys; `to_tensordict` or `from_tensordict` make them alike"
+            )
     return found
 
 

@@ -15,6 +15,7 @@ from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch
+from tensordict.ops.shape import written_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -355,9 +356,12 @@ class Keyed(Facts):
         if kwargs:
             pairs = [*pairs, *kwargs.items()]
         wanted = None if keys_to_update is None else [unravel_key_to_tuple(key) for key in keys_to_update]
-        for key, value in pairs:
-            if wanted is not None and not _chosen(key, wanted):
-                continue
+        chosen = pairs if wanted is None else [(key, value) for key, value in pairs if _chosen(key, wanted)]
+        for key, value in chosen:  # all doors are passed before anything is set
+            if type(key) is str and not inplace and not isinstance(value, (Mapping, Core)):
+                self._gate("set key {!r}", key)
+                self._door(key, value)
+        for key, value in chosen:
             merge = None if isinstance(value, Tensor) else self._merge(key, value)
             if merge is not None:
                 inner = None if wanted is None else [path[1:] for path in wanted if path[0] == key and len(path) > 1]
@@ -370,7 +374,7 @@ class Keyed(Facts):
         """Return the node at a key that a nested mapping is merged into, or None when the value replaces it."""
         if isinstance(key, str) and key in self._keys() and isinstance(value, (Mapping, Core)):
             child = self._get(key)
-            if isinstance(child, Core) and not child._is_non_tensor:  # type: ignore[attr-defined]
+            if isinstance(child, Core) and not child._is_non_tensor:
                 return child
         return None
 
@@ -548,14 +552,15 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
     chosen = kwargs.pop("keys_to_update", None)
     kwargs.pop("non_blocking", None)
     plan = indexing.plan(index, self._meta.batch)
-    value: Any = source if isinstance(source, Core) else self._dense_kind({**dict(_entries(source)), **kwargs}, ())
+    value: Any = source
+    if not isinstance(source, Core):
+        entries = {**dict(_entries(source)), **kwargs}
+        value = self._dense_kind(entries, written_batch(entries, plan.batch))
     if chosen is not None:
         value = value.select(*chosen, strict=False)
     for key in value.keys(True, True, walk.is_leaf_nontensor):
         if key not in self:
             raise errors.missing_key(key, self._keys(), type(self).__name__)
-    if isinstance(source, Core) and value._meta.batch != plan.batch:
-        value = value.expand(*plan.batch)
     self._write(plan, value)
     return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -67,9 +67,7 @@ class Shape(Facts):
             return
         plan = indexing.plan(index, self._meta.batch)
         if isinstance(value, dict):
-            value = self._dense_kind(value, _written_batch(value, plan.batch))
-        if isinstance(value, Core) and value._meta.batch != plan.batch:
-            value = value.expand(*plan.batch)  # type: ignore[attr-defined]
+            value = self._dense_kind(value, written_batch(value, plan.batch))
         self._write(plan, value)
 
     def _plan(self, index: Any) -> Plan:
@@ -700,10 +698,15 @@ def _gather_rows(node: Any, dim: int, index: Tensor) -> Any:
     return node.gather(dim, index.reshape(*index.shape, *(1,) * len(extra)).expand(*index.shape, *extra))
 
 
-def _written_batch(value: dict[Any, Any], batch: Batch) -> Batch:
+def written_batch(value: Mapping[Any, Any], batch: Batch) -> Batch:
     """Return the batch size of a dict that is written at an index: the whole one when its values have it, else none."""
-    shapes = [tuple(v.shape[: len(batch)]) for v in value.values() if isinstance(v, (Tensor, Facts))]
-    return batch if all(shape == batch for shape in shapes) else ()
+    return batch if all(_has_batch(v, batch) for v in value.values()) else ()
+
+
+def _has_batch(value: Any, batch: Batch) -> bool:
+    if isinstance(value, Mapping):
+        return all(_has_batch(v, batch) for v in value.values())
+    return not isinstance(value, (Tensor, Facts)) or tuple(value.shape[: len(batch)]) == batch
 
 
 def _said(name: str) -> Any:

@@ -15,7 +15,7 @@ from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key, unravel_key_to_tuple
-from tensordict.meta import as_batch
+from tensordict.meta import Meta, as_batch
 from tensordict.ops.keyed import Keyed, enter
 
 if TYPE_CHECKING:
@@ -140,11 +140,12 @@ class Structure(Keyed):
             >>> TensorDict({"a": [1, 2]}, [2]).empty().batch_size
             torch.Size([2])
         """
-        batch, own, names = self._meta
+        meta = self._meta
         if batch_size is not None:
-            batch, names = as_batch(batch_size), None
-        target = own if device is NO_DEFAULT else device
-        node = self._dense_kind({}, batch, target, names and list(names))
+            meta = Meta(as_batch(batch_size), meta.device)
+        if device is not NO_DEFAULT:
+            meta = meta._replace(device=None if device is None else torch.device(device))
+        node: Any = self._like({}, meta)
         if recurse:
             for key in self._keys():
                 child = self._get(key)
@@ -537,7 +538,7 @@ def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
     for key, tails in inner.items():
         if children[key] is None and isinstance(node._get(key), Core):
             children[key] = node._get(key)._restructure(partial(_selected, paths=tails))
-    return node._like({k: v for k, v in children.items() if v is not None}, node._meta)
+    return node._rekeyed({k: v for k, v in children.items() if v is not None})
 
 
 def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
@@ -551,7 +552,7 @@ def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
         if tails and isinstance(child, Core):
             child = child._restructure(partial(_excluded, paths=tails))
         children[key] = child
-    return node._like(children, node._meta)
+    return node._rekeyed(children)
 
 
 def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
@@ -577,11 +578,11 @@ def _flat(node: Any, separator: str, is_leaf: IsLeaf) -> Any:
         if key in children:
             raise KeyError(f"flattening keys with {separator!r} makes two values of key {key!r}; use another separator")
         children[key] = child
-    return node._like(children, node._meta)
+    return node._rekeyed(children)
 
 
 def _nested(node: Any, separator: str) -> Any:
-    found = node._like({}, node._meta)
+    found = node._rekeyed({})
     for key in node._keys():
         path = tuple(key.split(separator))
         for end in range(1, len(path) + 1):
@@ -601,7 +602,7 @@ def _only_tensors(node: Any) -> Any:
             children[key] = child
         elif not getattr(child, "_is_non_tensor", False):
             children[key] = child._restructure(_only_tensors)
-    return node._like(children, node._meta)
+    return node._rekeyed(children)
 
 
 def _part(node: Any, keys: Iterable[NestedKey], default: Any, strict: bool) -> Any:
@@ -628,7 +629,7 @@ def _with_nodes(part: Any, source: Any) -> Any:
     """Return a part with all nested nodes of its source, those it has nothing of empty."""
     for key in source.keys(True):
         found = walk.find(source, unravel_key_to_tuple(key))
-        if isinstance(found, Facts) and not found._is_non_tensor and key not in part:  # type: ignore[attr-defined]
+        if isinstance(found, Facts) and not found._is_non_tensor and key not in part:
             part.set(key, found.empty())  # type: ignore[attr-defined]
     return part
 
