@@ -138,14 +138,6 @@ class LazyStackedTensorDict(TensorDictBase):
         for member in self._tensordicts:
             member._gate(what, *about)
 
-    def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
-        if nested and self._meta.batch[: len(batch)] == batch:
-            return
-        if batch[self.stack_dim : self.stack_dim + 1] != (len(self._tensordicts),):
-            raise errors.batch_mismatch(key, batch, self._meta.batch)
-        for member in self._tensordicts:
-            member._admits_batch(key, dims.drop(batch, self.stack_dim), nested)
-
     # ---- verbs
 
     def _map(self, call: Call) -> Self:
