@@ -115,6 +115,9 @@ class Core(Lockable):
         if state.get("_locked"):
             self._spread_lock(())
 
+    def _match(self, others: tuple[Any, ...]) -> None:
+        """Raise, before anything is changed, if others cannot be paired with my children; kinds check what they can."""
+
     def _writable(self) -> None:
         """Raise when values may not change, as in a dataset opened for reading."""
         if self._home is not None and self._home.mode == "r":

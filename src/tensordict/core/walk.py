@@ -186,13 +186,14 @@ class Visit:
         for key in self._all_keys(node, others):
             parts = [self._part(one, key, path) for one in (node, *others)]
             at = (*path, key)
-            child: Any = next((part for part in parts if isinstance(part, Core)), parts[0])
+            first = next((n for n, part in enumerate(parts) if isinstance(part, Core)), 0)
+            child: Any = parts[first]
             if (self.is_leaf or default_is_leaf)(type(child)):
                 result = self.call(at, parts)
             elif getattr(child, "_is_non_tensor", False):
                 result = child if self.batch is None else child._rebatched(self.batch)
             else:
-                result = child._visited(self, tuple(p for p in parts if p is not child), at)
+                result = child._visited(self, (*parts[:first], *parts[first + 1 :]), at)
             if result is not None:
                 found[key] = result
         return found

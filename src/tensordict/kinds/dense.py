@@ -16,6 +16,7 @@ from tensordict.core.facts import Facts
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.rows import align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.mapped import present
@@ -118,11 +119,12 @@ class TensorDict(TensorDictBase):
     def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
         mine = self._dict
         for other in others:
-            self._same_keys(other)
-        if len(others) == 1:
+            if isinstance(other, Core):
+                self._same_keys(other)
+        if len(others) == 1 and isinstance(others[0], Core):
             get = others[0]._get
             return _of({k: call(v, get(k)) for k, v in mine.items()}, self._meta)
-        return _of({k: call(v, *[other._get(k) for other in others]) for k, v in mine.items()}, self._meta)
+        return _of({k: call(v, *[_part(other, k, v) for other in others]) for k, v in mine.items()}, self._meta)
 
     def _same_keys(self, other: Any) -> None:
         mine, theirs = self._dict.keys(), other._keys()
@@ -137,19 +139,20 @@ class TensorDict(TensorDictBase):
         if others:
             self._match(others)
         for k, v in self._dict.items():
-            call(v, *[other._get(k) for other in others])
+            call(v, *[_part(other, k, v) for other in others])
         return self
 
     def _match(self, others: tuple[Any, ...]) -> None:
         """Raise, before anything is changed, unless the others have my keys and their leaves broadcast to mine."""
         for other in others:
-            self._same_keys(other)
+            if isinstance(other, Core):
+                self._same_keys(other)
             for k, v in self._dict.items():
-                theirs = other._get(k)
+                theirs = _part(other, k, v)
                 if isinstance(v, Tensor):
                     if theirs.shape != v.shape:
                         _check_room(k, tuple(v.shape), theirs)
-                elif not v._is_non_tensor:
+                else:
                     v._match((theirs,))
 
     def _move(self, rule: Rule, call: Call) -> Self:
@@ -202,9 +205,7 @@ class TensorDict(TensorDictBase):
         self._writable()
         check_rows(plan, self._meta.batch)
         if not isinstance(value, Core):
-            for v in self._dict.values():
-                if isinstance(v, Tensor) or not v._is_non_tensor:
-                    v[plan.items] = value
+            self._pour(plan, value)
             return
         fresh = [k for k in value._keys() if k not in self._dict]
         if fresh:
@@ -222,14 +223,22 @@ class TensorDict(TensorDictBase):
             else:
                 mine.copy_(theirs)
 
+    def _pour(self, plan: Plan, value: Any) -> None:
+        """Write a number or a tensor to rows of every leaf; it means nothing to non-tensors."""
+        if isinstance(value, Tensor) and value.ndim:
+            self._admit(plan, value)
+        for v in self._dict.values():
+            if not getattr(v, "_is_non_tensor", False):
+                v[plan.items] = value
+
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
-        depth = len(self._meta.batch)
-        for k in value._keys():
-            mine, theirs = self._dict.get(k), value._get(k)
+        depth, tensor = len(self._meta.batch), isinstance(value, Tensor)
+        for k in self._dict if tensor else value._keys():
+            mine, theirs = self._dict.get(k), value if tensor else value._get(k)
             if mine is None:
                 continue
-            if isinstance(mine, Tensor) is not isinstance(theirs, Tensor):
+            if not tensor and isinstance(mine, Tensor) is not isinstance(theirs, Tensor):
                 raise TypeError(f"cannot write at key {k!r}: expected a {type(mine).__name__}, got {theirs!r}")
             if isinstance(mine, Tensor):
                 room = plan.batch + mine.shape[depth:]
@@ -244,7 +253,7 @@ class TensorDict(TensorDictBase):
         return value.new_zeros(shape)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
-        self[items] = value
+        self._write(self._plan(items), value)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -356,6 +365,11 @@ class TensorDict(TensorDictBase):
 
     def _members(self, dim: int) -> Sequence[Any]:
         return self.unbind(dim)
+
+
+def _part(other: Any, key: str, child: Any) -> Any:
+    """Return what an operand has for a child: its own child at the key, or a tensor lined up with the batch dims."""
+    return align(other, child.ndim) if isinstance(other, Tensor) else other._get(key)
 
 
 def _packed(child: Any) -> Any:

@@ -58,6 +58,9 @@ class Facade(TensorCollection):
         self._inner._each(call, tuple(map(_open, others)))
         return self
 
+    def _match(self, others: tuple[Any, ...]) -> None:
+        self._inner._match(tuple(map(_open, others)))
+
     def _move(self, rule: Rule, call: Call) -> Self:
         return self._wrap(self._inner._move(rule, call))
 

@@ -163,9 +163,15 @@ class LazyStackedTensorDict(TensorDictBase):
         return again
 
     def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
+        if others:
+            self._match(others)
         for row in self._rows(others):
             call(*row)
         return self
+
+    def _match(self, others: tuple[Any, ...]) -> None:
+        for member, *parts in self._rows(others):
+            member._match(tuple(parts))
 
     def _rows(self, others: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Return each member with its part of the others: nodes, or tensors with as many dims as the batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -288,12 +288,8 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        child = node._get(last)
-        node._writable()
-        if isinstance(child, Tensor):
-            child[indexing.plan(index, tuple(child.shape)).items] = value
-        else:
-            child[index] = value
+        node._get(last)
+        _update_rows(node, index, {last: value}, {})
         return self
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
@@ -357,18 +353,26 @@ class Keyed(Facts):
             pairs = [*pairs, *kwargs.items()]
         wanted = None if keys_to_update is None else [unravel_key_to_tuple(key) for key in keys_to_update]
         chosen = pairs if wanted is None else [(key, value) for key, value in pairs if _chosen(key, wanted)]
-        for key, value in chosen:  # all doors are passed before anything is set
-            if type(key) is str and not inplace and not isinstance(value, (Mapping, Core)):
-                self._gate("set key {!r}", key)
-                self._door(key, value)
+        self._doors(chosen, inplace)
         for key, value in chosen:
             merge = None if isinstance(value, Tensor) else self._merge(key, value)
-            if merge is not None:
-                inner = None if wanted is None else [path[1:] for path in wanted if path[0] == key and len(path) > 1]
-                merge.update(value, clone, inplace, keys_to_update=inner or None)
-            else:
+            if merge is None:
                 self.set(key, value.clone() if clone and hasattr(value, "clone") else value, inplace=inplace)
+            else:
+                merge.update(value, clone, inplace, keys_to_update=_below(key, wanted))
         return self
+
+    def _doors(self, pairs: Iterable[tuple[Any, Any]], inplace: bool) -> None:
+        """Pass all doors before anything is set, so that a wrong value changes nothing."""
+        for key, value in pairs:
+            if type(key) is not str or inplace:
+                continue
+            merge = None if isinstance(value, Tensor) else self._merge(key, value)
+            if merge is None:
+                self._gate("set key {!r}", key)
+                self._door(key, value)
+            else:
+                merge._doors(_entries(value), inplace)
 
     def _merge(self, key: Any, value: Any) -> Any:
         """Return the node at a key that a nested mapping is merged into, or None when the value replaces it."""
@@ -543,9 +547,20 @@ def _entries(source: Any) -> list[tuple[Any, Any]]:
     raise TypeError(f"expected a mapping or a tensordict, got {source!r} of type {type(source).__name__}")
 
 
+def _below(key: Any, wanted: list[tuple[str, ...]] | None) -> list[Any] | None:
+    """Return the wanted paths below a key, or None when all of it is wanted."""
+    return ([path[1:] for path in wanted if path[0] == key and len(path) > 1] or None) if wanted else None
+
+
 def _chosen(key: Any, wanted: list[tuple[str, ...]]) -> bool:
     path = unravel_key_to_tuple(key)
     return any(path[: len(one)] == one[: len(path)] for one in wanted)
+
+
+def _need_keys(self: Any, keys: Iterable[NestedKey]) -> None:
+    for key in keys:
+        if key not in self:
+            raise errors.missing_key(key, self._keys(), type(self).__name__)
 
 
 def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
@@ -555,12 +570,11 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
     value: Any = source
     if not isinstance(source, Core):
         entries = {**dict(_entries(source)), **kwargs}
+        _need_keys(self, entries)
         value = self._dense_kind(entries, written_batch(entries, plan.batch))
     if chosen is not None:
         value = value.select(*chosen, strict=False)
-    for key in value.keys(True, True, walk.is_leaf_nontensor):
-        if key not in self:
-            raise errors.missing_key(key, self._keys(), type(self).__name__)
+    _need_keys(self, value.keys(True, True, walk.is_leaf_nontensor))
     self._write(plan, value)
     return self
 

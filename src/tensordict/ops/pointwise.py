@@ -12,7 +12,6 @@ from tensordict.aliases import Call
 from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
 from tensordict.ops.rows import (
-    align,
     ask_with,
     ask_with_tensor,
     binary,
@@ -353,8 +352,14 @@ class Pointwise(Facts):
             >>> td.where(torch.tensor([True, False]), 0)["x"]
             tensor([1., 0.])
         """
-        wide = spread(condition, self) if condition.ndim else condition
-        return pair(self, lambda v, o: v.where(align(wide, v.ndim), o), other)
+        if not condition.ndim:
+            return pair(self, lambda v, o: v.where(condition, o), other)
+        wide = spread(condition, self)
+        if isinstance(other, Tensor) and other.ndim:
+            other = spread(other, self)
+        elif not isinstance(other, Core):
+            return self._zip(lambda v, c: v.where(c, other), (wide,))
+        return self._zip(lambda v, c, o: v.where(c, o), (wide, other))
 
     def zero_(self) -> Self:
         """Set every element to zero in place; return self.

@@ -151,8 +151,7 @@ def pair(self: S, say: Call, other: Any) -> S:
     if isinstance(other, Core):
         return self._zip(say, (other,))
     if isinstance(other, Tensor) and other.ndim:
-        wide = spread(other, self)
-        return self._map(lambda v: say(v, align(wide, v.ndim)))
+        return self._zip(say, (spread(other, self),))
     return self._map(lambda v: say(v, other))
 
 
@@ -161,8 +160,7 @@ def pair_(self: S, say: Call, other: Any) -> S:
     if isinstance(other, Core):
         return self._each(say, (other,))
     if isinstance(other, Tensor) and other.ndim:
-        wide = spread(other, self)
-        return self._each(lambda v: say(v, align(wide, v.ndim)))
+        return self._each(say, (spread(other, self),))
     return self._each(lambda v: say(v, other))
 
 

@@ -68,6 +68,8 @@ class Shape(Facts):
         plan = indexing.plan(index, self._meta.batch)
         if isinstance(value, dict):
             value = self._dense_kind(value, written_batch(value, plan.batch))
+        if isinstance(value, Core) and value._meta.batch != plan.batch and -1 not in plan.batch:
+            value = value.expand(*plan.batch)  # type: ignore[attr-defined]
         self._write(plan, value)
 
     def _plan(self, index: Any) -> Plan:

@@ -149,7 +149,7 @@ class Structure(Keyed):
         if recurse:
             for key in self._keys():
                 child = self._get(key)
-                if isinstance(child, Core):
+                if isinstance(child, Core) and not child._is_non_tensor:
                     node._set(key, child.empty(True))  # type: ignore[attr-defined]
         return node
 

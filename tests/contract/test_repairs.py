@@ -1,0 +1,121 @@
+"""Promises that several sources keep together, one test each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kinds import KINDS, can_make
+from test_words import test_operands_line_up_with_batch_dims as operands_line_up
+
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
+
+LAZY = ("lazy0", "lazy1", "nested", "tensorclass_of_lazy")
+
+
+def tree() -> TensorDict:
+    return TensorDict({"a": torch.arange(2), "b": {"c": torch.ones(2)}}, [2])
+
+
+def lazy() -> Any:
+    return LazyStackedTensorDict(*(row.clone() for row in tree().unbind(0)))
+
+
+@pytest.mark.parametrize("batch", [(2, 3), (1, 3), (2, 1), (3, 2, 1), (2, 0)])
+@pytest.mark.parametrize("kind", LAZY)
+def test_operands_line_up_with_the_batch_dims_of_lazy_stacks(kind: str, batch: tuple[int, ...]) -> None:
+    if can_make(kind, batch):
+        operands_line_up(kind, batch)
+
+
+@pytest.mark.parametrize("kind", ["dense", *LAZY])
+def test_where_and_masks_line_up_with_batch_dims(kind: str) -> None:
+    node, td = KINDS[kind]((2, 3)), KINDS["dense"]((2, 3))
+    mask = torch.tensor([[True, False, True], [False, False, True]])
+    for key in ("x", "n", ("inner", "y")):
+        leaf = td[key]
+        wide = mask.reshape(2, 3, *(1,) * (leaf.ndim - 2)).expand(leaf.shape)
+        assert torch.equal(node.where(mask, 0).get(key), leaf.where(wide, 0))
+        assert torch.equal(node.where(mask, node + 1).get(key), leaf.where(wide, leaf + 1))
+        assert torch.equal(node.where(mask, torch.zeros(3, dtype=leaf.dtype)).get(key), leaf.where(wide, 0))
+        assert torch.equal(node.masked_fill(mask, 7).get(key), leaf.masked_fill(wide, 7))
+        assert torch.equal(node.clone().masked_fill_(mask, 7).get(key), leaf.masked_fill(wide, 7))
+        assert torch.equal(node.clone().add_(mask.long()).get(key), leaf + wide.long())
+
+
+def test_a_row_out_of_range_is_found_before_anything_is_written() -> None:
+    td = TensorDict({"x": torch.zeros(4, 3)}, [4, 3])
+    with pytest.raises(IndexError, match=r"batch size \[4, 3\]"):
+        td[torch.tensor([0, 9])] = 1
+    with pytest.raises(IndexError):
+        td[0, torch.tensor([0, 9])] = TensorDict({"x": torch.ones(2)}, [2])
+    assert not td["x"].any()
+
+
+def test_a_number_written_to_rows_leaves_non_tensors_alone() -> None:
+    td = TensorDict({"x": torch.zeros(3), "w": NonTensorStack("a", "b", "c"), "d": "k"}, [3])
+    td[0] = 1
+    assert td["x"].tolist() == [1, 0, 0]
+    assert td["w"] == ["a", "b", "c"]
+    assert td["d"] == "k"
+
+
+@pytest.mark.parametrize("make", [tree, lazy])
+def test_nested_dicts_are_written_in_place(make: Any) -> None:
+    td = make()
+    td.update_({"b": {"c": torch.full((2,), 5.0)}})
+    assert td["b", "c"].tolist() == [5, 5]
+    td.update_at_({"b": {"c": torch.tensor(1.0)}}, 1)
+    assert td["b", "c"].tolist() == [5, 1]
+
+
+def test_rows_of_a_value_are_written_to_the_members_of_a_lazy_stack() -> None:
+    td = lazy()
+    td.set_at_("a", 7, 0)
+    td.set_at_(("b", "c"), torch.full((), 8.0), 1)
+    assert td["a"].tolist() == [7, 1]
+    assert td["b", "c"].tolist() == [1, 8]
+
+
+@pytest.mark.parametrize("make", [tree, lazy])
+def test_apply_takes_the_same_node_twice(make: Any) -> None:
+    td = make()
+    assert torch.equal(td.apply(lambda one, two: one + two, td)["b", "c"], td["b", "c"] * 2)
+
+
+def test_the_batch_size_of_a_lazy_stack_can_grow_into_its_leaves() -> None:
+    td = LazyStackedTensorDict(*TensorDict({"x": torch.zeros(2, 3, 4), "n": {"y": torch.ones(2, 3)}}, [2]).unbind(0))
+    td.batch_size = [2, 3]
+    assert td.batch_size == td["n"].batch_size == (2, 3)
+    assert td[:, 1]["x"].shape == (2, 4)
+    with pytest.raises(RuntimeError, match=r"\[2, 3, 4\]"):
+        td.batch_size = [2, 3, 4]
+    assert td.batch_size == (2, 3)
+    with pytest.raises(RuntimeError, match=r"\[3\].*\[2, 3\]"):
+        td.batch_size = [3]
+    td.batch_size = [2]
+    assert td.batch_size == (2,)
+
+
+@pytest.mark.parametrize("make", [lambda td: td, lambda td: LazyStackedTensorDict(*td.unbind(0))])
+def test_a_tensor_is_written_to_each_leaf_as_torch_does_or_not_at_all(make: Any) -> None:
+    td = make(TensorDict({"a": torch.zeros(3, 2, 5), "n": {"b": torch.zeros(3, 2, 5)}, "w": "word"}, [3, 2]))
+    td[0:2] = torch.arange(5.0)
+    assert torch.equal(td["n", "b"][1, 1], torch.arange(5.0))
+    assert not td["a"][2].any()
+    with pytest.raises(RuntimeError, match=r"'a'.*\[2, 2, 5\].*\[4\]"):
+        td[0:2] = torch.ones(4)
+    td = make(TensorDict({"a": torch.zeros(3, 5), "n": {"b": torch.zeros(3)}}, [3]))
+    with pytest.raises(RuntimeError, match=r"'b'.*\[5\]"):
+        td[0:2] = torch.ones(5)
+    assert not td["a"].any()
+
+
+def test_rows_of_members_with_batch_sizes_of_their_own_are_written() -> None:
+    ragged = LazyStackedTensorDict(*(TensorDict({"x": torch.zeros(n)}, [n]) for n in (1, 2)))
+    ragged[1] = TensorDict({"x": torch.ones(2)}, [2])
+    ragged[0] = 5
+    assert [part.tolist() for part in ragged.get("x", as_list=True)] == [[5], [1, 1]]
+    with pytest.raises(RuntimeError, match=r"'x'.*\[2\].*\[3\]"):
+        ragged[1] = TensorDict({"x": torch.ones(3)}, [3])
