@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 import torch
 from kinds import KINDS, can_make
 from test_words import test_operands_line_up_with_batch_dims as operands_line_up
+from torch.utils import _pytree as pytree
 
-from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorClass, TensorDict
+
+
+class Pt(TensorClass):
+    x: torch.Tensor
+
 
 LAZY = ("lazy0", "lazy1", "nested", "tensorclass_of_lazy")
 
@@ -119,3 +126,58 @@ def test_rows_of_members_with_batch_sizes_of_their_own_are_written() -> None:
     assert [part.tolist() for part in ragged.get("x", as_list=True)] == [[5], [1, 1]]
     with pytest.raises(RuntimeError, match=r"'x'.*\[2\].*\[3\]"):
         ragged[1] = TensorDict({"x": torch.ones(3)}, [3])
+
+
+def test_update_is_all_or_nothing() -> None:
+    td = TensorDict({"a": torch.zeros(2)}, [2])
+    with pytest.raises(RuntimeError):
+        td.update({"a": torch.ones(2), "b": torch.zeros(3)})
+    assert not td["a"].any()
+
+
+def test_update_meets_an_inner_lock_first() -> None:
+    td = TensorDict({"a": {"x": torch.zeros(2)}, "b": torch.zeros(2)}, [2])
+    td["a"].lock_()
+    with pytest.raises(RuntimeError):
+        td.update({"b": torch.ones(2), "a": {"x": torch.ones(2)}})
+    assert not td["b"].any()
+
+
+def test_a_failed_nested_set_makes_no_nodes() -> None:
+    td = TensorDict({}, [2])
+    with pytest.raises(RuntimeError):
+        td.set(("n", "m", "k"), torch.zeros(3))
+    assert not list(td.keys(True))
+
+
+@pytest.mark.parametrize("target", ["leaf", "locked"])
+def test_a_failed_rename_loses_nothing(target: str) -> None:
+    td = TensorDict({"a": torch.zeros(2) if target == "leaf" else {"x": torch.zeros(2)}, "b": torch.zeros(2)}, [2])
+    if target == "locked":
+        td["a"].lock_()
+    with pytest.raises((KeyError, RuntimeError)):
+        td.rename_key_("b", ("a", "y"))
+    assert "b" in td
+
+
+def test_a_failed_add_in_place_changes_nothing() -> None:
+    td = TensorDict({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.long)}, [2])
+    with pytest.raises(RuntimeError):
+        td.add_(TensorDict({"a": torch.ones(2), "b": torch.ones(2) * 1.5}, [2]))
+    assert not td["a"].any()
+
+
+def test_a_tensorclass_is_a_tree() -> None:
+    node = Pt(x=torch.zeros(2), batch_size=[2])
+    assert pytree.tree_map_only(torch.Tensor, lambda v: v + 1, node).x.tolist() == [1, 1]
+
+
+def test_a_tensorclass_is_loaded_by_torch_without_asking() -> None:
+    file = io.BytesIO()
+    torch.save(Pt(x=torch.ones(2), batch_size=[2]), file)
+    file.seek(0)
+    assert torch.load(file).x.tolist() == [1, 1]
+
+
+def test_a_tensor_on_the_left_of_a_torch_function() -> None:
+    assert torch.add(torch.ones(2), TensorDict({"x": torch.zeros(2)}, [2]))["x"].tolist() == [1, 1]

@@ -149,11 +149,13 @@ class TensorDict(TensorDictBase):
                 self._same_keys(other)
             for k, v in self._dict.items():
                 theirs = _part(other, k, v)
-                if isinstance(v, Tensor):
-                    if theirs.shape != v.shape:
-                        _check_room(k, tuple(v.shape), theirs)
-                else:
+                if not isinstance(v, Tensor):
                     v._match((theirs,))
+                    continue
+                if theirs.shape != v.shape:
+                    _check_room(k, tuple(v.shape), theirs)
+                if theirs.dtype is not v.dtype and not torch.can_cast(torch.result_type(v, theirs), v.dtype):
+                    raise RuntimeError(f"cannot store {theirs.dtype} results in {v.dtype} in place, at key {k!r}")
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, device, names = self._meta
@@ -186,6 +188,8 @@ class TensorDict(TensorDictBase):
     def _index(self, plan: Plan) -> Self:
         call = plan.call
         _, device, names = self._meta
+        if not self._dict:
+            check_rows(plan, self._meta.batch)
         node = _of({k: call(v) for k, v in self._dict.items()}, Meta(plan.batch, device, _keep(names, plan.kept)))
         if plan.view and self._home is not None:
             node._home = self._home

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch.serialization import add_safe_globals
+from torch.utils._pytree import register_pytree_node
 from typing_extensions import dataclass_transform
 
 from tensordict import errors
@@ -87,6 +89,8 @@ class TensorClass(Facade):
         cls._options = cls._options._replace(**options)
         _prepare(cls)
         _REGISTERED[f"{cls.__module__}.{cls.__qualname__}"] = cls
+        register_pytree_node(cls, _parts, cls._of_parts)
+        add_safe_globals([cls])  # unpickling one runs nothing but its own `__setstate__`
 
     def __class_getitem__(cls, options: Any) -> Any:
         names = (options,) if isinstance(options, str) else options
@@ -231,6 +235,11 @@ class TensorClass(Facade):
     # ---- facade
 
     @classmethod
+    def _of_parts(cls, parts: Any, context: None) -> Self:
+        (inner,) = parts
+        return cls._around(inner)
+
+    @classmethod
     def _around(cls, inner: Any) -> Self:
         node = object.__new__(cls)
         object.__setattr__(node, "_inner", inner)
@@ -290,6 +299,11 @@ class TensorClass(Facade):
 
     def _shown_keys(self) -> list[str]:
         return list(self._fields)
+
+
+def _parts(node: Any) -> tuple[list[Any], None]:
+    """Return what a tensorclass is made of, for `torch.utils._pytree`."""
+    return [node._inner], None
 
 
 def _prepare(cls: Any) -> None:

@@ -209,13 +209,14 @@ class Keyed(Facts):
         if inplace and walk.find(self, (*path, last)) is not None:
             return self.set_(key, item, non_blocking=non_blocking)
         self._gate("set key {!r}", key)
-        for part in path:
-            if part not in node._keys():
-                node._gate("set key {!r}", key)
-                node._set(part, node._door(part, {}))
-            node = enter(node, part)
+        while path and path[0] in node._keys():
+            node = enter(node, path.pop(0))
         node._gate("set key {!r}", key)
-        node._set(last, node._door(last, item))
+        child = node._door(last, item)  # raises before any level is made
+        for part in path:
+            node._set(part, node._door(part, {}))
+            node = node._get(part)
+        node._set(last, child)
         return self
 
     def __delitem__(self, key: NestedKey) -> None:

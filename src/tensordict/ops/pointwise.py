@@ -16,6 +16,7 @@ from tensordict.ops.rows import (
     ask_with_tensor,
     binary,
     binary_,
+    either_first,
     pair,
     pair_,
     paired_with_default,
@@ -427,8 +428,8 @@ for _name in ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like",
     _register_like(_name)
 
 implements(torch.where)(lambda condition, one, two: one.where(condition, two))
-implements(torch.add)(lambda one, *args, **kwargs: one.add(*args, **kwargs))
-implements(torch.sub)(lambda one, *args, **kwargs: one.sub(*args, **kwargs))
+implements(torch.add)(either_first(torch.add, Pointwise.add))
+implements(torch.sub)(either_first(torch.sub, Pointwise.sub))
 implements(torch.clamp)(lambda one, *args, **kwargs: one.clamp(*args, **kwargs))
 implements(torch.lerp)(lambda one, *args, **kwargs: one.lerp(*args, **kwargs))
 implements(torch.masked_fill)(lambda one, *args, **kwargs: one.masked_fill(*args, **kwargs))

@@ -71,9 +71,20 @@ def dress(method: Any, name: str, doc: str) -> Any:
     method.__qualname__ = f"TensorCollection.{name}"
     method.__doc__ = inspect.cleandoc(doc)
     function = getattr(torch, name, None)
-    if callable(function) and not name.startswith("_"):
+    if callable(function):
         TORCH.setdefault(function, method)
     return method
+
+
+def either_first(function: Any, method: Any) -> Any:
+    """Return what a torch function of two operands does when one of them, not always the first, is a node."""
+
+    def call(one: Any, other: Any, **kwargs: Any) -> Any:
+        if isinstance(one, Core):
+            return method(one, other, **kwargs)
+        return pair(other, lambda v, o: function(o, v, **kwargs), one)
+
+    return call
 
 
 def unary(name: str, value: str, start: str = "[0.25, 0.5]") -> tuple[Unary, Unary]:
@@ -196,6 +207,7 @@ def binary(name: str, value: str, example: str = "", say: Call | None = None) ->
             return paired_with_default(self, say, other, default)
         return pair(self, say, other)
 
+    TORCH[getattr(torch, name, name)] = either_first(getattr(torch, name, None), word)
     return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", example, default=True)))
 
 

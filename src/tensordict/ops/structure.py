@@ -567,8 +567,13 @@ def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
         for key, child in children.items():
             node._set(key, child)
         return node
-    holder._del(old[-1])
-    return node.set(new if len(new) > 1 else new[0], value)
+    if new[: len(old)] == old:
+        raise KeyError(f"cannot rename {old!r} to {new!r}: a value cannot be put into itself")
+    holder._gate("rename key {!r}", old)
+    node.set(new, value)  # raises before anything is removed
+    if old[: len(new)] != new:
+        holder._del(old[-1])
+    return node
 
 
 def _flat(node: Any, separator: str, is_leaf: IsLeaf) -> Any:
