@@ -46,6 +46,8 @@ def unravel_key_to_tuple(key: NestedKey) -> tuple[str, ...]:
         >>> unravel_key_to_tuple((("a", "b"), "c"))
         ('a', 'b', 'c')
     """
+    if type(key) is tuple and key and all([type(part) is str for part in key]):
+        return key  # type: ignore[return-value]
     if isinstance(key, str):
         return (str(key),)
     if isinstance(key, tuple) and key:

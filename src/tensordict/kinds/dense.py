@@ -71,6 +71,7 @@ class TensorDict(TensorDictBase):
     """
 
     _dict: dict[str, Any]
+    _row_meta: tuple[Meta, Meta] = (Meta(()), Meta(()))  # my meta, and that of my rows which was made for it
 
     def __init__(
         self,
@@ -192,6 +193,20 @@ class TensorDict(TensorDictBase):
             check_rows(plan, self._meta.batch)
         node = _of({k: call(v) for k, v in self._dict.items()}, Meta(plan.batch, device, _keep(names, plan.kept)))
         if plan.view and self._home is not None:
+            node._home = self._home
+            node._locked = self._locked
+        return node
+
+    def _row(self, index: int) -> Any:
+        source, row = self._row_meta
+        if source is not self._meta:
+            source = self._meta
+            row = Meta(source.batch[1:], source.device, _keep(source.names, tuple(range(1, self.ndim))))
+            self._row_meta = (source, row)
+        node = _new(TensorDict)
+        node._dict = {k: v[index] for k, v in self._dict.items()}
+        node._meta = row
+        if self._home is not None:
             node._home = self._home
             node._locked = self._locked
         return node

@@ -34,10 +34,10 @@ class Keyed(Facts):
         if type(key) is str:
             return self._read_one(key)
         node: Any = self
-        *path, last = unravel_key_to_tuple(key)
-        for part in path:
+        path = unravel_key_to_tuple(key)
+        for part in path[:-1]:
             node = enter(node, part)
-        return node._read_one(last)
+        return node._read_one(path[-1])
 
     def _read_one(self, key: str) -> Any:
         child = self._get(key)

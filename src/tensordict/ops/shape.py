@@ -38,14 +38,21 @@ class Shape(Facts):
         return iter(self.unbind(0))
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is str or (type(index) is tuple and keys.is_nested_key(index)):
+        if type(index) is str:
+            return self._read_one(index)  # type: ignore[attr-defined]
+        if type(index) is tuple and keys.is_nested_key(index):
             return self._read(index)  # type: ignore[attr-defined]
         batch = self._meta.batch
-        plan = indexing.plan(index, batch)
         try:
-            return self._index(plan)
+            if type(index) is int and batch and -batch[0] <= index < batch[0]:
+                return self._row(index)
+            return self._index(indexing.plan(index, batch))
         except IndexError as error:
             raise indexing.explain(index, batch, error) from None
+
+    def _row(self, index: int) -> Any:
+        """Return one row along the first batch dim; kinds may have a shorter road."""
+        return self._index(indexing.plan(index, self._meta.batch))
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """Return a batch of rows with one index operation: what a `DataLoader` calls.

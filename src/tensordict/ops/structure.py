@@ -44,6 +44,8 @@ class Structure(Keyed):
             >>> list(TensorDict({"a": 1, "b": 2}).select("b").keys())
             ['b']
         """
+        if not inplace and all(type(key) is str for key in keys):
+            return cast("Self", self._restructure(partial(_picked, keys=keys, strict=strict)))
         paths = [unravel_key_to_tuple(key) for key in keys]
         if strict:
             for path in paths:
@@ -63,6 +65,8 @@ class Structure(Keyed):
             >>> list(TensorDict({"a": 1, "b": 2}).exclude("b").keys())
             ['a']
         """
+        if not inplace and all(type(key) is str for key in keys):
+            return cast("Self", self._restructure(partial(_left, gone=frozenset(keys))))
         paths = [unravel_key_to_tuple(key) for key in keys]
         return _restructured(self, lambda node: _excluded(node, paths), inplace, "exclude keys")
 
@@ -525,6 +529,12 @@ def _restructured(self: S, call: Callable[[Any], Any], inplace: bool, what: str)
     return self
 
 
+def _picked(node: Any, keys: Sequence[Any], strict: bool) -> Any:
+    """Return a node of some of the children directly below."""
+    get, present = node._get, node._keys()
+    return node._rekeyed({key: get(key) for key in keys if strict or key in present})
+
+
 def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
     children: dict[str, Any] = {}
     inner: dict[str, list[tuple[str, ...]]] = {}
@@ -539,6 +549,10 @@ def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
         if children[key] is None and isinstance(node._get(key), Core):
             children[key] = node._get(key)._restructure(partial(_selected, paths=tails))
     return node._rekeyed({k: v for k, v in children.items() if v is not None})
+
+
+def _left(node: Any, gone: frozenset[Any]) -> Any:
+    return node._rekeyed({key: child for key, child in node._raw_pairs() if key not in gone})
 
 
 def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
