@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _new = object.__new__
+_PLAIN = {Tensor}
 
 
 def _of(children: dict[str, Any], meta: Meta) -> TensorDict:
@@ -114,16 +115,25 @@ class TensorDict(TensorDictBase):
 
     # ---- verbs
 
-    def _map(self, call: Call) -> Self:
-        return _of({k: call(v) for k, v in self._dict.items()}, self._meta)
+    def _map(self, call: Call, many: Call | None = None) -> Self:
+        leaves = self._dict
+        if many is not None:
+            at_once = _at_once(many, list(leaves.values()))
+            if at_once is not None:
+                return _of(dict(zip(leaves, at_once)), self._meta)
+        return _of({k: call(v) for k, v in leaves.items()}, self._meta)
 
-    def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
+    def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         mine = self._dict
         for other in others:
             if isinstance(other, Core):
                 self._same_keys(other)
         if len(others) == 1 and isinstance(others[0], Core):
             get = others[0]._get
+            if many is not None:
+                at_once = _at_once(many, list(mine.values()), list(map(get, mine)))
+                if at_once is not None:
+                    return _of(dict(zip(mine, at_once)), self._meta)
             return _of({k: call(v, get(k)) for k, v in mine.items()}, self._meta)
         return _of({k: call(v, *[_part(other, k, v) for other in others]) for k, v in mine.items()}, self._meta)
 
@@ -152,11 +162,8 @@ class TensorDict(TensorDictBase):
                 theirs = _part(other, k, v)
                 if not isinstance(v, Tensor):
                     v._match((theirs,))
-                    continue
-                if theirs.shape != v.shape:
-                    _check_room(k, tuple(v.shape), theirs)
-                if theirs.dtype is not v.dtype and not torch.can_cast(torch.result_type(v, theirs), v.dtype):
-                    raise RuntimeError(f"cannot store {theirs.dtype} results in {v.dtype} in place, at key {k!r}")
+                elif theirs.shape != v.shape or theirs.dtype is not v.dtype:
+                    _check_stored(k, v, theirs)
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, device, names = self._meta
@@ -233,6 +240,8 @@ class TensorDict(TensorDictBase):
         for k in fresh:
             self._dict[k] = self._room_for(plan, value._get(k))
         items = plan.items
+        if not items and self._pour_all(value):
+            return
         for k in value._keys():
             mine, theirs = self._dict[k], value._get(k)
             if not isinstance(mine, Tensor):
@@ -241,6 +250,14 @@ class TensorDict(TensorDictBase):
                 mine[items] = theirs
             else:
                 mine.copy_(theirs)
+
+    def _pour_all(self, value: Any) -> bool:
+        """Write whole leaves at once; tell whether all were plain and of the same shapes."""
+        names = list(value._keys())
+        mine, theirs = [self._dict[k] for k in names], [value._get(k) for k in names]
+        if set(map(type, mine)) != _PLAIN or any(a.shape != b.shape for a, b in zip(mine, theirs)):
+            return False
+        return _at_once(_copy, mine, theirs) is not None
 
     def _pour(self, plan: Plan, value: Any) -> None:
         """Write a number or a tensor to rows of every leaf; it means nothing to non-tensors."""
@@ -290,6 +307,9 @@ class TensorDict(TensorDictBase):
 
     def _pairs(self) -> Any:
         return self._dict.items() if self._home is None else super()._pairs()
+
+    def _nodes(self) -> list[Any]:
+        return [v for v in self._dict.values() if isinstance(v, Core)]
 
     def _raw_pairs(self) -> Any:
         return self._dict.items()
@@ -391,6 +411,29 @@ def _part(other: Any, key: str, child: Any) -> Any:
     return align(other, child.ndim) if isinstance(other, Tensor) else other._get(key)
 
 
+def _at_once(many: Call, *leaves: list[Any]) -> Any:
+    """Return what a kernel for lists makes of plain leaves, or None where it knows less than the one for each."""
+    if any(set(map(type, each)) != _PLAIN for each in leaves):
+        return None
+    try:
+        return many(*leaves)
+    except RuntimeError:  # no such dtypes, no rule for vmap: the kernel for each leaf knows, or says what is wrong
+        return None
+
+
+def _copy(leaves: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    torch._foreach_copy_(leaves, values)
+    return leaves
+
+
+def _check_stored(key: str, leaf: Tensor, value: Tensor) -> None:
+    """Raise unless the result of a leaf and a value can be stored in the leaf."""
+    if value.shape != leaf.shape:
+        _check_room(key, tuple(leaf.shape), value)
+    if value.dtype is not leaf.dtype and not torch.can_cast(torch.result_type(leaf, value), leaf.dtype):
+        raise RuntimeError(f"cannot store {value.dtype} results in {leaf.dtype} in place, at key {key!r}")
+
+
 def _packed(child: Any) -> Any:
     """Return a child as it is pickled: a mapped leaf as the name of its file."""
     sent = handle(child) if isinstance(child, Tensor) else None
@@ -411,16 +454,19 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     """Join the children of several nodes by key; the order of keys is that of the first."""
     first = items[0]
     names = first._keys()
-    wanted = set(names)
     for at, item in enumerate(items):
-        if wanted != set(item._keys()):
+        if item._keys() != names and set(names) != set(item._keys()):
             raise errors.KeysMismatch(
-                f"cannot join tensordicts with different keys: the first has {sorted(wanted)}, number {at} has "
+                f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
                 f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
             )
+    if all(type(item) is TensorDict for item in items):
+        dicts = [item._dict for item in items]
+        columns = ((k, [leaves[k] for leaves in dicts]) for k in names)
+    else:
+        columns = ((k, [item._get(k) for item in items]) for k in names)
     joined = {}
-    for k in names:
-        parts = [item._get(k) for item in items]
+    for k, parts in columns:
         try:
             joined[k] = join(parts, dim)
         except errors.ShapeMismatch as error:

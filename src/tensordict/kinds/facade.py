@@ -48,11 +48,11 @@ class Facade(TensorCollection):
     def _live_lockers(self) -> Any:
         return self._inner._live_lockers()
 
-    def _map(self, call: Call) -> Self:
-        return self._wrap(self._inner._map(call))
+    def _map(self, call: Call, many: Call | None = None) -> Self:
+        return self._wrap(self._inner._map(call, many))
 
-    def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
-        return self._wrap(self._inner._zip(call, tuple(map(_open, others))))
+    def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
+        return self._wrap(self._inner._zip(call, tuple(map(_open, others)), many))
 
     def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
         self._inner._each(call, tuple(map(_open, others)))

@@ -154,11 +154,11 @@ class LazyStackedTensorDict(TensorDictBase):
 
     # ---- verbs
 
-    def _map(self, call: Call) -> Self:
+    def _map(self, call: Call, many: Call | None = None) -> Self:
         again: Self = self._again([call(m) for m in self._tensordicts])
         return again
 
-    def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
+    def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         again: Self = self._again([call(*row) for row in self._rows(others)])
         return again
 

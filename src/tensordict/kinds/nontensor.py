@@ -32,10 +32,10 @@ class NonTensor(TensorCollection):
 
     _is_non_tensor = True
 
-    def _map(self, call: Call) -> Self:
+    def _map(self, call: Call, many: Call | None = None) -> Self:
         return self._fresh()
 
-    def _zip(self, call: Call, others: tuple[Any, ...]) -> Self:
+    def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         return self._fresh()
 
     def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:

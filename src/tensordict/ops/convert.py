@@ -37,7 +37,7 @@ class Convert(Facts):
             (True, False)
         """
         if recurse:
-            return self._map(lambda v: v.clone())
+            return self._map(lambda v: v.clone(), torch._foreach_clone)
         return self._map(lambda v: v if isinstance(v, Tensor) else v.clone(False))
 
     def copy(self) -> Self:

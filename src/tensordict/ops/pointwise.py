@@ -14,6 +14,7 @@ from tensordict.core.facts import Facts
 from tensordict.ops.rows import (
     ask_with,
     ask_with_tensor,
+    at_once,
     binary,
     binary_,
     either_first,
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _operator(name: str, call: Call) -> Any:
+def _operator(name: str, call: Call, kernel: str = "") -> Any:
     """Return an operator method: the same as the word, without options."""
+    many = at_once(kernel) if kernel else None
 
     def method(self: Core, other: Any) -> Any:
-        return pair(self, call, other)
+        return pair(self, call, other, many)
 
     method.__name__ = name
     method.__qualname__ = f"TensorCollection.{name}"
@@ -122,14 +124,14 @@ class Pointwise(Facts):
     logical_xor = binary("logical_xor", "whether exactly one is non-zero", _ONE, ask_with_tensor("logical_xor"))
     bitwise_and = binary("bitwise_and", "the bits that each element and an operand share", "[5, 6] | 3 | [1, 2]")
 
-    __mul__ = __rmul__ = _operator("__mul__", operator.mul)
-    __add__ = __radd__ = _operator("__add__", operator.add)
-    __sub__, __rsub__ = _operator("__sub__", operator.sub), _operator("__rsub__", _swapped(operator.sub))
-    __truediv__ = _operator("__truediv__", operator.truediv)
+    __mul__ = __rmul__ = _operator("__mul__", operator.mul, "mul")
+    __add__ = __radd__ = _operator("__add__", operator.add, "add")
+    __sub__, __rsub__ = _operator("__sub__", operator.sub, "sub"), _operator("__rsub__", _swapped(operator.sub))
+    __truediv__ = _operator("__truediv__", operator.truediv, "div")
     __rtruediv__ = _operator("__rtruediv__", _swapped(operator.truediv))
     __floordiv__ = _operator("__floordiv__", operator.floordiv)
     __mod__ = _operator("__mod__", operator.mod)
-    __pow__, __rpow__ = _operator("__pow__", operator.pow), _operator("__rpow__", _swapped(operator.pow))
+    __pow__, __rpow__ = _operator("__pow__", operator.pow, "pow"), _operator("__rpow__", _swapped(operator.pow))
     __and__ = __rand__ = _operator("__and__", operator.and_)
     __or__ = __ror__ = _operator("__or__", operator.or_)
     __xor__ = __rxor__ = _operator("__xor__", operator.xor)
@@ -412,7 +414,7 @@ def _weighted(self: S, name: str, other: Any, alpha: float | None, default: Any)
     from_rows = _scaled(name, alpha)
     if default is not None:
         return paired_with_default(self, from_rows, other, default)
-    return pair(self, from_rows, other)
+    return pair(self, from_rows, other, at_once(name) if alpha is None else None)
 
 
 def _register_like(name: str) -> None:

@@ -65,6 +65,12 @@ def ask_with_tensor(name: str) -> Call:
     return call
 
 
+def at_once(name: str) -> Call | None:
+    """Return the kernel of torch that says a word to a list of tensors, if there is one."""
+    kernel: Call | None = getattr(torch, f"_foreach_{name}", None)
+    return kernel
+
+
 def dress(method: Any, name: str, doc: str) -> Any:
     """Give a method its name and docstring, and register the torch function of that name."""
     method.__name__ = name
@@ -90,9 +96,10 @@ def either_first(function: Any, method: Any) -> Any:
 def unary(name: str, value: str, start: str = "[0.25, 0.5]") -> tuple[Unary, Unary]:
     """Return a word for a function of each element, and its in-place twin."""
     say, say_ = ask(name), ask(name + "_")
+    many = at_once(name)
 
     def word(self: Core) -> Core:
-        return self._map(say)
+        return self._map(say, many)
 
     def word_(self: Core) -> Core:
         return self._each(say_)
@@ -157,13 +164,13 @@ def spread(value: Tensor, node: Core) -> Tensor:
     return value.reshape(*(1,) * lead, *value.shape) if lead else value
 
 
-def pair(self: S, say: Call, other: Any) -> S:
+def pair(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     """Say a word with an operand to each child: a node is paired by key, a tensor lines up with the batch dims."""
     if isinstance(other, Core):
-        return self._zip(say, (other,))
-    if isinstance(other, Tensor) and other.ndim:
-        return self._zip(say, (spread(other, self),))
-    return self._map(lambda v: say(v, other))
+        return self._zip(say, (other,), many)
+    if isinstance(other, Tensor):
+        return self._zip(say, (spread(other, self),)) if other.ndim else self._map(lambda v: say(v, other))
+    return self._map(lambda v: say(v, other), many and (lambda leaves: many(leaves, other)))
 
 
 def pair_(self: S, say: Call, other: Any) -> S:
@@ -201,11 +208,12 @@ def _with_default(say: Call, one: Any, two: Any) -> Any:
 def binary(name: str, value: str, example: str = "", say: Call | None = None) -> Binary:
     """Return a word for a function of each element and an operand; `say` tells how, if not by the word itself."""
     say = ask_with(name) if say is None else say
+    many = at_once(name)
 
     def word(self: Core, other: Any, *, default: Any = None) -> Any:
         if default is not None:
             return paired_with_default(self, say, other, default)
-        return pair(self, say, other)
+        return pair(self, say, other, many)
 
     TORCH[getattr(torch, name, name)] = either_first(getattr(torch, name, None), word)
     return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", example, default=True)))
