@@ -2,8 +2,8 @@
 
     python benchmarks/ops.py [--peer PYTHON] [--quick] [--only WORD]
 
-Eight leaves of 1024 x 4 floats. Besides the table, prints the geometric mean of published ÷ this, the rows on which this
-package is the slower one, and those on which its overhead over the plain dict is more than a third of the published one.
+Eight leaves of 1024 x 4 floats. Besides the table, prints the geometric mean of published ÷ this, the rows on which
+this package is the slower one, and those whose overhead over the plain dict is above a third of the published one's.
 """
 
 from __future__ import annotations

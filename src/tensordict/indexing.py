@@ -46,6 +46,8 @@ def plan(index: Any, batch: Batch) -> Plan:
         _forward(index)
         size = len(range(*index.indices(batch[0])))
         return Plan(lambda v: v[index], (index,), (size, *batch[1:]), tuple(range(len(batch))), True)
+    if kind is tuple and not index:
+        return Plan(lambda v: v[index], (), batch, tuple(range(len(batch))), True)
     if (kind is Tensor or kind is list) and batch:
         rows = _rows(index, batch)
         if rows is not None:

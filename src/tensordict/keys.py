@@ -77,4 +77,6 @@ def unravel_key_list(keys: Iterable[NestedKey]) -> list[str | tuple[str, ...]]:
 
 def is_nested_key(key: Any) -> bool:
     """Tell whether a value reads as a nested key: a string or a non-empty tuple of such."""
-    return isinstance(key, str) or (isinstance(key, tuple) and bool(key) and all(map(is_nested_key, key)))
+    if type(key) is not tuple:
+        return isinstance(key, str)
+    return bool(key) and isinstance(key[0], (str, tuple)) and all(map(is_nested_key, key))

@@ -41,6 +41,15 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
     return value
 
 
+def children(found: dict[str, Any], meta: Meta) -> dict[str, Any]:
+    """Return several values as children; what is legal as it is passes without a further call."""
+    batch, n, free = meta.batch, len(meta.batch), meta.device is None
+    return {
+        key: value if type(value) is Tensor and free and value.shape[:n] == batch else child(key, value, meta)
+        for key, value in found.items()
+    }
+
+
 def _node(key: Any, node: Any, meta: Meta) -> Any:
     """Return a node as a child: its batch begins with the batch of the parent."""
     own = node._meta

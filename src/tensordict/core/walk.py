@@ -45,21 +45,25 @@ def is_leaf_nontensor(kind: type) -> bool:
     return not issubclass(kind, Core) or bool(getattr(kind, "_is_non_tensor", False))
 
 
-def pairs(node: Core, deep: bool, leaves_only: bool, is_leaf: IsLeaf, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def pairs(node: Core, deep: bool, leaves_only: bool, is_leaf: IsLeaf) -> Iterator[tuple[Path, Any]]:
     """Yield path and raw child, depth first; with ``deep``, a node comes after what it holds."""
-    return ((path, holder._get(path[-1])) for holder, path in places(node, deep, leaves_only, is_leaf, path))
+    return ((path, holder._get(path[-1])) for holder, path in places(node, (deep, leaves_only, is_leaf), (), []))
 
 
-def places(node: Core, deep: bool, leaves_only: bool, is_leaf: IsLeaf, path: Path = ()) -> Iterator[tuple[Any, Path]]:
-    """Yield the node that holds a child and the path of the child, without joining the values of a lazy stack."""
-    for key in node._keys():
-        child = node._look(key)
+def places(
+    node: Core, want: tuple[bool, bool, IsLeaf], path: Path, found: list[tuple[Any, Path]]
+) -> list[tuple[Any, Path]]:
+    """Collect the node that holds a child and the path of the child, without joining the values of a lazy stack."""
+    deep, leaves_only, is_leaf = want
+    plain = is_leaf is default_is_leaf
+    for key, child in node._looks():
         at = (*path, key)
-        leaf = is_leaf(type(child))
+        leaf = (plain and type(child) is Tensor) or is_leaf(type(child))
         if deep and not leaf:
-            yield from places(child, deep, leaves_only, is_leaf, at)
+            places(child, want, at, found)
         if leaf or not leaves_only:
-            yield node, at
+            found.append((node, at))
+    return found
 
 
 class View:
@@ -68,15 +72,16 @@ class View:
     def __init__(self, node: Any, deep: bool, leaves_only: bool, is_leaf: IsLeaf | None, sort: bool) -> None:
         self._node, self._deep, self._leaves_only, self._sort = node, deep, leaves_only, sort
         self._is_leaf = default_is_leaf if is_leaf is None else is_leaf
+        self._want = (deep, leaves_only, self._is_leaf)
 
-    def _places(self) -> Iterator[tuple[Any, Path]]:
-        found = places(self._node, self._deep, self._leaves_only, self._is_leaf)
-        return iter(sorted(found, key=lambda place: ".".join(place[1]))) if self._sort else found
+    def _places(self) -> list[tuple[Any, Path]]:
+        found = places(self._node, self._want, (), [])
+        return sorted(found, key=lambda place: ".".join(place[1])) if self._sort else found
 
     def __len__(self) -> int:
         if not (self._deep or self._leaves_only):
             return len(list(self._node._keys()))
-        return sum(1 for _ in self._places())
+        return len(places(self._node, self._want, (), []))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)!r})"
@@ -105,7 +110,7 @@ class KeysView(View):
     def __iter__(self) -> Iterator[Any]:
         if not (self._deep or self._leaves_only or self._sort):
             return iter(list(self._node._keys()))
-        return (_plain(path) for _, path in self._places())
+        return iter([path[0] if len(path) == 1 else path for _, path in self._places()])
 
     def __contains__(self, key: Any) -> bool:
         path = nested.unravel_key_to_tuple(key)
@@ -183,6 +188,8 @@ class Visit:
     def children(self, node: Any, others: tuple[Any, ...], path: Path = ()) -> dict[str, Any]:
         """Return the new children of a node."""
         found: dict[str, Any] = {}
+        if not others and not self.named and self.is_leaf is None:
+            return self._alone(node, path)
         for key in self._all_keys(node, others):
             parts = [self._part(one, key, path) for one in (node, *others)]
             at = (*path, key)
@@ -194,6 +201,20 @@ class Visit:
                 result = child if self.batch is None else child._rebatched(self.batch)
             else:
                 result = child._visited(self, (*parts[:first], *parts[first + 1 :]), at)
+            if result is not None:
+                found[key] = result
+        return found
+
+    def _alone(self, node: Any, path: Path) -> dict[str, Any]:
+        """Return the new children of a node that is visited without others, by the short road."""
+        fn, found = self.fn, {}
+        for key, child in node._raw_pairs():
+            if isinstance(child, Tensor):
+                result = fn(child)
+            elif child._is_non_tensor:
+                result = child if self.batch is None else child._rebatched(self.batch)
+            else:
+                result = child._visited(self, (), (*path, key))
             if result is not None:
                 found[key] = result
         return found

@@ -39,6 +39,10 @@ class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert
         """Return the keys and the children directly below."""
         return [(key, self._get(key)) for key in self._keys()]
 
+    def _looks(self) -> Any:
+        """Return the keys and what `_look` says of each."""
+        return [(key, self._look(key)) for key in self._keys()]
+
     def _look(self, key: str) -> Any:
         """Return a child for its class and its keys; its values may be those of a part of it."""
         return self._get(key)

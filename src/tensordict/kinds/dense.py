@@ -106,10 +106,12 @@ class TensorDict(TensorDictBase):
                 f"`from_any` and `from_dict` convert other structures"
             )
         meta, children = self._meta, self._dict
+        batch, n, free = meta.batch, len(meta.batch), meta.device is None
         pairs = source.items() if isinstance(source, Mapping) else ((k, source._get(k)) for k in source._keys())
         for key, value in pairs:
             if type(key) is str:
-                children[key] = coerce.child(key, value, meta)
+                fits = type(value) is Tensor and free and value.shape[:n] == batch
+                children[key] = value if fits else coerce.child(key, value, meta)
             else:
                 self.set(keys.unravel_key(key), value)
 
@@ -236,12 +238,12 @@ class TensorDict(TensorDictBase):
         fresh = [k for k in value._keys() if k not in self._dict]
         if fresh:
             self._gate("write the new key {!r}", fresh[0])
+        if not plan.items and not fresh and self._pour_all(value):
+            return
         self._admit(plan, value)
         for k in fresh:
             self._dict[k] = self._room_for(plan, value._get(k))
         items = plan.items
-        if not items and self._pour_all(value):
-            return
         for k in value._keys():
             mine, theirs = self._dict[k], value._get(k)
             if not isinstance(mine, Tensor):
@@ -305,6 +307,15 @@ class TensorDict(TensorDictBase):
         except KeyError:
             raise errors.missing_key(key, self._dict, "TensorDict") from None
 
+    def _names(self) -> Any:
+        return self._dict.keys()
+
+    def _items(self) -> Any:
+        return self._dict.items() if self._home is None else super()._items()
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._dict if type(key) is str else super().__contains__(key)
+
     def _pairs(self) -> Any:
         return self._dict.items() if self._home is None else super()._pairs()
 
@@ -313,6 +324,8 @@ class TensorDict(TensorDictBase):
 
     def _raw_pairs(self) -> Any:
         return self._dict.items()
+
+    _looks = _raw_pairs
 
     def _read_one(self, key: str) -> Any:
         child = self._dict.get(key)
@@ -455,7 +468,8 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     first = items[0]
     names = first._keys()
     for at, item in enumerate(items):
-        if item._keys() != names and set(names) != set(item._keys()):
+        theirs = item._keys()
+        if theirs != names and set(names) != set(theirs):
             raise errors.KeysMismatch(
                 f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
                 f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
@@ -487,20 +501,25 @@ def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeErr
 
 
 def _same_device(items: Sequence[Any]) -> torch.device | None:
-    devices = {item._meta.device for item in items}
-    return devices.pop() if len(devices) == 1 else None
+    device: torch.device | None = items[0]._meta.device
+    return device if all(item._meta.device == device for item in items) else None
 
 
 def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
-    batch, _, names = items[0]._meta
+    first = items[0]._meta
+    batch, device, names = first
     for at, item in enumerate(items):
-        if item._meta.batch != batch:
+        meta = item._meta
+        if meta is first:
+            continue
+        if meta.batch != batch:
             raise errors.ShapeMismatch(
                 f"cannot stack tensordicts of different batch sizes: the first has {list(batch)}, "
-                f"number {at} has {list(item._meta.batch)}"
+                f"number {at} has {list(meta.batch)}"
             )
-    stacked = (*batch[:dim], len(items), *batch[dim:])
-    return Meta(stacked, _same_device(items), names and (*names[:dim], None, *names[dim:]))
+        if meta.device != device:
+            device = None
+    return Meta((*batch[:dim], len(items), *batch[dim:]), device, names and (*names[:dim], None, *names[dim:]))
 
 
 def _cat_meta(items: Sequence[Any], dim: int) -> Meta:

@@ -108,6 +108,8 @@ def _nodes(items: Sequence[Any], word: str) -> list[Any]:
     found = list(items)
     if not found:
         raise RuntimeError(f"{word} expects at least one tensordict, got none")
+    if len(set(map(type, found))) == 1 and isinstance(found[0], Core):
+        return found
     for at, item in enumerate(found):
         if not isinstance(item, Core):
             raise TypeError(

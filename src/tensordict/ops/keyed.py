@@ -36,7 +36,8 @@ class Keyed(Facts):
         node: Any = self
         path = unravel_key_to_tuple(key)
         for part in path[:-1]:
-            node = enter(node, part)
+            child = node._get(part)
+            node = child if isinstance(child, Core) else enter(node, part)
         return node._read_one(path[-1])
 
     def _read_one(self, key: str) -> Any:
@@ -59,7 +60,10 @@ class Keyed(Facts):
             (tensor(1), 'none')
         """
         try:
-            return self._found(key, **kwargs)
+            if type(key) is not str or kwargs:
+                return self._found(key, **kwargs)
+            child = self._get(key)
+            return self._shown(child) if isinstance(child, Tensor) else child
         except errors.MissingKey:
             if default is not NO_DEFAULT:
                 return default
@@ -121,7 +125,13 @@ class Keyed(Facts):
             >>> list(td.keys()), list(td.keys(True, True))
             (['a', 'c'], [('a', 'b'), 'c'])
         """
+        if not (include_nested or leaves_only or sort):
+            return self._names()
         return walk.KeysView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def _names(self) -> Any:
+        """Return a view of the keys directly below."""
+        return walk.KeysView(self, False, False, None, False)
 
     def values(
         self,
@@ -155,7 +165,13 @@ class Keyed(Facts):
             >>> list(TensorDict({"a": {"b": 1}, "c": 2}).items(True, True))
             [(('a', 'b'), tensor(1)), ('c', tensor(2))]
         """
+        if not (include_nested or leaves_only or sort):
+            return self._items()
         return walk.ItemsView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def _items(self) -> Any:
+        """Return a view of the pairs directly below."""
+        return walk.ItemsView(self, False, False, None, False)
 
     def is_empty(self) -> bool:
         """Tell whether there is no leaf, nested ones included.
@@ -354,6 +370,18 @@ class Keyed(Facts):
             pairs = [*pairs, *kwargs.items()]
         wanted = None if keys_to_update is None else [unravel_key_to_tuple(key) for key in keys_to_update]
         chosen = pairs if wanted is None else [(key, value) for key, value in pairs if _chosen(key, wanted)]
+        ready = []
+        for key, value in chosen:
+            if inplace or clone or type(key) is not str or not isinstance(value, Tensor):
+                return self._merged(chosen, clone, inplace, wanted)
+            self._gate("set key {!r}", key)
+            ready.append((key, self._door(key, value)))
+        for key, child in ready:
+            self._set(key, child)
+        return self
+
+    def _merged(self, chosen: Any, clone: bool, inplace: bool, wanted: list[tuple[str, ...]] | None) -> Self:
+        """Set pairs of which some are nested, cloned or written in place."""
         self._doors(chosen, inplace)
         for key, value in chosen:
             merge = None if isinstance(value, Tensor) else self._merge(key, value)
@@ -514,7 +542,7 @@ class Keyed(Facts):
         if emptied:
             return None
         meta = self._meta if visit.batch is None else Meta(visit.batch, self._meta.device)
-        return self._like({key: coerce.child(key, value, meta) for key, value in children.items()}, meta)
+        return self._like(coerce.children(children, meta), meta)
 
 
 def enter(node: Any, key: str) -> Any:
@@ -558,10 +586,15 @@ def _chosen(key: Any, wanted: list[tuple[str, ...]]) -> bool:
     return any(path[: len(one)] == one[: len(path)] for one in wanted)
 
 
-def _need_keys(self: Any, keys: Iterable[NestedKey]) -> None:
-    for key in keys:
-        if key not in self:
-            raise errors.missing_key(key, self._keys(), type(self).__name__)
+def _need_keys(node: Any, other: Any) -> None:
+    """Raise unless a node has all the keys of another, nested ones too."""
+    present = node._keys()
+    for key in other._keys():
+        if key not in present:
+            raise errors.missing_key(key, present, type(node).__name__)
+        child = other._look(key)
+        if isinstance(child, Core) and not child._is_non_tensor:
+            _need_keys(enter(node, key), child)
 
 
 def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
@@ -571,11 +604,13 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
     value: Any = source
     if not isinstance(source, Core):
         entries = {**dict(_entries(source)), **kwargs}
-        _need_keys(self, entries)
+        for key in entries:
+            if key not in self:
+                raise errors.missing_key(key, self._keys(), type(self).__name__)
         value = self._dense_kind(entries, written_batch(entries, plan.batch))
     if chosen is not None:
         value = value.select(*chosen, strict=False)
-    _need_keys(self, value.keys(True, True, walk.is_leaf_nontensor))
+    _need_keys(self, value)
     self._write(plan, value)
     return self
 

@@ -64,8 +64,11 @@ def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, A
     batch, names = self._meta.batch, self._meta.names
     left = names if keepdim or names is None else dims.drop(names, *over)
     args = over[0] if len(over) == 1 else over
+    out = dims.reduced(batch, over, keepdim)
+    if not (kwargs or keepdim):
+        return self._reduce(lambda v: getattr(v, name)(args), out, left)
     said = {**kwargs, "keepdim": keepdim}
-    return self._reduce(lambda v: getattr(v, name)(args, **said), dims.reduced(batch, over, keepdim), left)
+    return self._reduce(lambda v: getattr(v, name)(args, **said), out, left)
 
 
 def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> Any:

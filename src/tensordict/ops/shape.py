@@ -115,7 +115,8 @@ class Shape(Facts):
         wanted = range(len(batch)) if dim is None else (dim,) if isinstance(dim, int) else dim
         candidates = dims.wrap_all(wanted, len(batch))
         gone = tuple(d for d in candidates if batch[d] == 1)
-        return self._move(dims.dropping(*gone), lambda v: v.squeeze(gone)) if gone else self
+        said: Any = gone[0] if len(gone) == 1 else gone
+        return self._move(dims.dropping(*gone), lambda v: v.squeeze(said)) if gone else self
 
     def permute(self, *args: Any, dims: Any = None) -> Self:
         """Return a view with the batch dims in another order.
