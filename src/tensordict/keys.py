@@ -79,4 +79,7 @@ def is_nested_key(key: Any) -> bool:
     """Tell whether a value reads as a nested key: a string or a non-empty tuple of such."""
     if type(key) is not tuple:
         return isinstance(key, str)
-    return bool(key) and isinstance(key[0], (str, tuple)) and all(map(is_nested_key, key))
+    for part in key:
+        if type(part) is not str and not is_nested_key(part):
+            return False
+    return bool(key)

@@ -244,20 +244,21 @@ class TensorDict(TensorDictBase):
         for k in fresh:
             self._dict[k] = self._room_for(plan, value._get(k))
         items = plan.items
-        for k in value._keys():
-            mine, theirs = self._dict[k], value._get(k)
+        at = items[0] if len(items) == 1 else items
+        for k, theirs in value._raw_pairs():
+            mine = self._dict[k]
             if not isinstance(mine, Tensor):
                 self._dict[k] = mine._written(items, theirs)
             elif items:
-                mine[items] = theirs
+                mine[at] = theirs
             else:
                 mine.copy_(theirs)
 
     def _pour_all(self, value: Any) -> bool:
         """Write whole leaves at once; tell whether all were plain and of the same shapes."""
-        names = list(value._keys())
-        mine, theirs = [self._dict[k] for k in names], [value._get(k) for k in names]
-        if set(map(type, mine)) != _PLAIN or any(a.shape != b.shape for a, b in zip(mine, theirs)):
+        pairs = value._raw_pairs()
+        mine, theirs = [self._dict[k] for k, _ in pairs], [v for _, v in pairs]
+        if [v.shape for v in mine] != [v.shape for v in theirs]:
             return False
         return _at_once(_copy, mine, theirs) is not None
 
@@ -271,19 +272,28 @@ class TensorDict(TensorDictBase):
 
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
-        depth, tensor = len(self._meta.batch), isinstance(value, Tensor)
-        for k in self._dict if tensor else value._keys():
-            mine, theirs = self._dict.get(k), value if tensor else value._get(k)
-            if mine is None:
-                continue
-            if not tensor and isinstance(mine, Tensor) is not isinstance(theirs, Tensor):
-                raise TypeError(f"cannot write at key {k!r}: expected a {type(mine).__name__}, got {theirs!r}")
-            if isinstance(mine, Tensor):
-                room = plan.batch + mine.shape[depth:]
+        tensor, tail, depth = isinstance(value, Tensor), plan.batch, len(self._meta.batch)
+        pairs = [(k, value) for k in self._dict] if tensor else value._raw_pairs()
+        for k, theirs in pairs:
+            mine = self._dict.get(k)
+            if type(mine) is Tensor and type(theirs) is Tensor:
+                room = tail + mine.shape[depth:]
                 if theirs.shape != room:
                     _check_room(k, room, theirs)
-            elif not getattr(mine, "_is_non_tensor", False):
-                mine._admit(mine._plan(plan.items), theirs)
+            elif mine is not None:
+                self._admit_other(k, plan, theirs, tensor)
+
+    def _admit_other(self, key: str, plan: Plan, value: Any, tensor: bool) -> None:
+        """Raise if a value does not fit a child that is a node, or a leaf of some class of its own."""
+        mine = self._dict[key]
+        if isinstance(mine, Tensor):
+            if not isinstance(value, Tensor):
+                raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
+            _check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
+        elif isinstance(value, Tensor) and not tensor:
+            raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
+        elif not mine._is_non_tensor:
+            mine._admit(mine._plan(plan.items), value)
 
     def _room_for(self, plan: Plan, value: Any) -> Any:
         """Return zeros for a key that only the written value has."""

@@ -567,6 +567,8 @@ class _named:
 
 
 def _entries(source: Any) -> list[tuple[Any, Any]]:
+    if type(source) is dict:
+        return list(source.items())
     if source is None:
         return []
     if isinstance(source, Core):
