@@ -477,18 +477,16 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     """Join the children of several nodes by key; the order of keys is that of the first."""
     first = items[0]
     names = first._keys()
-    for at, item in enumerate(items):
-        theirs = item._keys()
-        if theirs != names and set(names) != set(theirs):
-            raise errors.KeysMismatch(
-                f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
-                f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
-            )
-    if all(type(item) is TensorDict for item in items):
+    if all([type(item) is TensorDict for item in items]):
         dicts = [item._dict for item in items]
-        columns = ((k, [leaves[k] for leaves in dicts]) for k in names)
+        same = all([len(leaves) == len(names) for leaves in dicts])
+        try:
+            columns = [(k, [leaves[k] for leaves in dicts]) for k in names] if same else _need_same_keys(items)
+        except KeyError:
+            columns = _need_same_keys(items)
     else:
-        columns = ((k, [item._get(k) for item in items]) for k in names)
+        _need_same_keys(items)
+        columns = [(k, [item._get(k) for item in items]) for k in names]
     joined = {}
     for k, parts in columns:
         try:
@@ -498,6 +496,18 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
         except RuntimeError as error:
             raise _mismatch(k, parts, error) from error
     return _of(joined, meta)
+
+
+def _need_same_keys(items: Sequence[Any]) -> list[Any]:
+    """Raise unless all nodes have the keys of the first; return no columns."""
+    names = set(items[0]._keys())
+    for at, item in enumerate(items):
+        if names != set(item._keys()):
+            raise errors.KeysMismatch(
+                f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
+                f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
+            )
+    return []
 
 
 def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeError:

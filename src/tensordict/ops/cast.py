@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict.aliases import DeviceLike
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
-from tensordict.ops.rows import Unary, dress
+from tensordict.ops.rows import Unary, ask, dress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 def _cast(name: str, dtype: torch.dtype) -> Unary:
     """Return a word that casts every leaf to a dtype."""
+    say: Any = ask(name) if hasattr(Tensor, name) else (lambda v: v.type(dtype))
 
     def word(self: Core, *, cast_filter: Callable[[Any, Tensor], bool] | None = None) -> Any:
+        if cast_filter is None:
+            return self._map(say)
         return self.type(dtype, cast_filter=cast_filter)  # type: ignore[attr-defined]
 
     dress(
