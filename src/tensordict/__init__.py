@@ -11,6 +11,7 @@ from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
 from tensordict.kinds.tensorclass import TensorClass, is_tensorclass, tensorclass
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.parallel import WorkerError
+from tensordict.roof import transport as transport
 from tensordict.roof import trees as trees
 from tensordict.roof.collate import collate
 from tensordict.roof.functions import (
