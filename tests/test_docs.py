@@ -73,7 +73,7 @@ def run_block(block: Block, names: dict[str, Any], folder: pathlib.Path) -> None
         run_doctest(test)
         names.update(test.globs)  # it ran in a copy
     else:
-        code = compile("\n" * (block.line - 1) + block.source, block.page, "exec")
+        code = compile("\n" * (block.line - 1) + block.source, block.page, "exec", dont_inherit=True)
         exec(code, names)
 
 
