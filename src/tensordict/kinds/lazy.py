@@ -422,7 +422,9 @@ class LazyStackedTensorDict(TensorDictBase):
         return self._tensordicts[0]._brief(depth, level) if columns else super()._brief(depth, level)
 
     def _peek(self, key: str) -> Any:
-        parts = [m._get(key) for m in self._tensordicts]
+        parts = [m._peek(key) for m in self._tensordicts]
+        if isinstance(parts[0], str):
+            return parts[0]
         if isinstance(parts[0], Tensor) and len({(part.shape, part.dtype) for part in parts}) > 1:
             first, depth = parts[0], len(self._meta.batch) - 1
             same = all(part.ndim == first.ndim for part in parts)

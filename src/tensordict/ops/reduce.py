@@ -105,10 +105,14 @@ def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> An
     def call(v: Any) -> Any:
         if isinstance(v, Core):
             return _over_features(v, name, dim, kwargs)
-        rows = v.reshape(*v.shape[:n], -1)
-        return getattr(rows, name)(dim=n, **kwargs)
+        return getattr(_rows(v, n), name)(dim=n, **kwargs)
 
     return self._map(call)
+
+
+def _rows(leaf: Tensor, n: int) -> Tensor:
+    """Return a leaf with one dim after its ``n`` batch dims, also where there are no elements."""
+    return leaf.flatten(n) if leaf.ndim > n else leaf.unsqueeze(n)
 
 
 def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
@@ -117,7 +121,7 @@ def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[st
         rows, at = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)]), 0
     elif isinstance(dim, str):
         n = self.ndim
-        rows, at = torch.cat([leaf.reshape(*leaf.shape[:n], -1) for leaf in self.values(True, True)], n), n
+        rows, at = torch.cat([_rows(leaf, n) for leaf in self.values(True, True)], n), n
     else:
         parts = list((self if dim == () else _reduced(self, name, dim, keepdim, kwargs)).values(True, True))
         rows, at = torch.stack(torch.broadcast_tensors(*parts)), 0
