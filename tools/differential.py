@@ -4,8 +4,8 @@
 
 PYTHON is an interpreter whose `import tensordict` is the published package, on the same torch; this file's own
 interpreter must import ours. One process a side runs whole programs: a random tree, then one to five lines. Compared
-are the result and the tree it came from (kinds, keys, batch sizes, names, device, locks, dtypes, shapes, values), or the
-class of the error. A disagreement is cut down to its shortest program; those of one cause are listed together.
+are the result and the tree it came from (kinds, keys, batch sizes, names, device, locks, dtypes, shapes, values), or
+the class of the error. A disagreement is cut to its shortest program; those of one cause are listed together.
 Differences that `docs/differences.md` explains are counted, and listed with --all. Exit status: 1 if others are left.
 """
 

@@ -282,6 +282,12 @@ class LazyStackedTensorDict(TensorDictBase):
             member._stamp(Meta(sizes if -1 in inner_batch else inner_batch, meta.device, inner_names or None))
         return self
 
+    def _name_dims(self, names: Names) -> None:
+        self._name = None if names is None else names[self.stack_dim]
+        inner = names and dims.drop(names, self.stack_dim)
+        for member in self._tensordicts:
+            member._name_dims(inner if inner and any(inner) else None)
+
     def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
         own, dim = self._meta.batch, self.stack_dim
         if nested and own[: len(batch)] == batch:
