@@ -129,7 +129,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(3, 4, 2)}, [3, 4]).permute(1, 0).batch_size
             torch.Size([4, 3])
         """
-        return _permute(self, _sizes(args) if args else tuple(dims))
+        return _permute(self, _sizes(args) if args else tuple(dims or ()))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Return a view with two batch dims exchanged.
