@@ -399,7 +399,8 @@ def _described(value: Any) -> Any:
             "values": [_number(v) for v in flat],
         }
     if type(value).__name__ in ("NonTensorData", "NonTensorStack"):
-        return {"kind": type(value).__name__, "batch": list(value.batch_size), "values": repr(value.tolist())}
+        data = value.data if type(value).__name__ == "NonTensorData" else value.tolist()
+        return {"kind": type(value).__name__, "batch": list(value.batch_size), "values": repr(data)}
     if type(value).__name__ in ("TensorDict", "LazyStackedTensorDict"):
         return _node(value)
     if isinstance(value, dict):

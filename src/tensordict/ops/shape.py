@@ -462,7 +462,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(2)}, [2]).repeat_interleave(2, dim=0)["x"]
             tensor([0, 0, 1, 1])
         """
-        if dim is None:
+        if dim is None or (not self.ndim and dim in (0, -1)):
             return self.flatten().repeat_interleave(repeats, 0, output_size=output_size)
         size = self._meta.batch[dims.wrap(dim, self.ndim)]
         times = repeats if isinstance(repeats, Tensor) else torch.tensor(repeats)
