@@ -78,7 +78,7 @@ def _rows(index: Any, batch: Batch) -> Plan | None:
         picked = index
     else:
         return None
-    return Plan(_picking(0, picked), (picked,), (picked.shape[0], *batch[1:]), (None, *range(1, len(batch))), False)
+    return Plan(_picking(0, picked), (picked,), (picked.shape[0], *batch[1:]), tuple(range(len(batch))), False)
 
 
 def _picking(dim: int, rows: Tensor) -> Callable[[Any], Any]:
@@ -198,6 +198,7 @@ class _Parser:
         self.place = 0
         self.last = -1
         self.apart = False
+        self.source: int | None = None
 
     def take(self, item: Any) -> None:
         """Take one item that is not Ellipsis."""
@@ -205,7 +206,7 @@ class _Parser:
             self.items.append(None)
             self.sizes.append((1, None))
         elif isinstance(item, bool):
-            self._advanced(item, (int(item),))
+            self._advanced(item, (int(item),), None)
         elif isinstance(item, Tensor) and item.dtype is torch.bool:
             self._mask(item)
         else:
@@ -217,7 +218,7 @@ class _Parser:
         size = self.batch[self.dim]
         if isinstance(item, Tensor):
             if item.ndim:
-                self._advanced(item, tuple(item.shape))
+                self._advanced(item, tuple(item.shape), self.dim)
             else:
                 self.items.append(item)
         elif isinstance(item, slice):
@@ -237,16 +238,18 @@ class _Parser:
                 f"(batch size {list(self.batch)}, from dim {self.dim})"
             )
         for part in mask.nonzero(as_tuple=True):
-            self._advanced(part, tuple(part.shape))
+            self._advanced(part, tuple(part.shape), self.dim)
         self.dim += mask.ndim
 
-    def _advanced(self, item: Any, shape: tuple[int, ...]) -> None:
+    def _advanced(self, item: Any, shape: tuple[int, ...], source: int | None) -> None:
         if not self.shapes:
             self.place = len(self.sizes)
         elif len(self.sizes) != self.last:
             self.apart = True
         self.last = len(self.sizes)
         self.items.append(item)
+        # the rows that one list of numbers picks are still those of its dim
+        self.source = source if not self.shapes and len(shape) == 1 else None
         self.shapes.append(shape)
 
     def finish(self) -> tuple[Batch, tuple[int | None, ...], int]:
@@ -254,7 +257,7 @@ class _Parser:
         sizes = self.sizes + [(self.batch[dim], dim) for dim in range(self.dim, len(self.batch))]
         at = 0 if self.apart else self.place
         if self.shapes:
-            sizes[at:at] = [(size, None) for size in self._together()]
+            sizes[at:at] = [(size, self.source) for size in self._together()]
         return tuple(size for size, _ in sizes), tuple(dim for _, dim in sizes), at
 
     def _together(self) -> tuple[int, ...]:

@@ -60,8 +60,8 @@ def _node(key: Any, node: Any, meta: Meta) -> Any:
     if meta.device is not None and own.device != meta.device:
         node = node.to(meta.device)
     if meta.names and not own.names:
-        names = meta.names + (None,) * (len(node._meta.batch) - len(meta.batch))
-        node = node.clone(False)._stamp(node._meta._replace(names=names))
+        node = node.clone(False)
+        node._name_dims(meta.names + (None,) * (len(node._meta.batch) - len(meta.batch)))
     return node
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import errors
-from tensordict.aliases import Batch, SizeLike
+from tensordict.aliases import Batch, Names, SizeLike
 from tensordict.core.core import Core
 from tensordict.meta import Meta, as_batch, as_names
 
@@ -158,7 +158,16 @@ class Facts(Core):
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
-        self._stamp(self._meta._replace(names=as_names(value, len(self._meta.batch))))
+        self._name_dims(as_names(value, len(self._meta.batch)))
+
+    def _name_dims(self, names: Names) -> None:
+        """Name the batch dims, here and in nested nodes, which keep the names of dims of their own."""
+        self._stamp(self._meta._replace(names=names))
+        n = len(self._meta.batch)
+        for child in self._nodes():
+            if isinstance(child, Facts) and not child._is_non_tensor:
+                both = (*(names or (None,) * n), *child.names[n:])
+                child._name_dims(both if any(both) else None)
 
     def refine_names(self, *names: Any) -> Self:
         """Name batch dims that have no name; return self.
@@ -201,7 +210,8 @@ class Facts(Core):
             >>> TensorDict({}, [2], names=["x"]).rename(x="y").names
             ['y']
         """
-        return self._map(lambda v: v).rename_(*names, **rename_map)
+        renamed: Self = self.clone(False).rename_(*names, **rename_map)  # type: ignore[attr-defined]
+        return renamed
 
     def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
         """Change the names of batch dims; return self. Arguments and errors as for `rename`.

@@ -106,6 +106,9 @@ class Facade(TensorCollection):
         nodes: list[Any] = self._inner._nodes()
         return nodes
 
+    def _name_dims(self, names: Names) -> None:
+        self._inner._name_dims(names)
+
     def _stamp(self, meta: Meta) -> Self:
         self._inner._stamp(meta)
         return self

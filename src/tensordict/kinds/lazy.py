@@ -201,7 +201,15 @@ class LazyStackedTensorDict(TensorDictBase):
         return tuple(None if at == _NEW else at - (at > self.stack_dim) for at in positions)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
-        return self._dense()._resize(call, batch, names)
+        try:
+            dense = self._dense()
+        except errors.ShapeMismatch:  # ragged: what the call does to row numbers says which members go where
+            if -1 in self._meta.batch:
+                raise
+            own = self._meta.batch
+            rows = call(torch.arange(dims.numel(own)).reshape(own))
+            return self[torch.unravel_index(rows, own)]
+        return dense._resize(call, batch, names)
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._dense()._reduce(call, batch, names)
@@ -273,6 +281,12 @@ class LazyStackedTensorDict(TensorDictBase):
             sizes = tuple(own if new == -1 else new for own, new in zip(member._meta.batch, inner_batch, strict=False))
             member._stamp(Meta(sizes if -1 in inner_batch else inner_batch, meta.device, inner_names or None))
         return self
+
+    def _name_dims(self, names: Names) -> None:
+        self._name = None if names is None else names[self.stack_dim]
+        inner = names and dims.drop(names, self.stack_dim)
+        for member in self._tensordicts:
+            member._name_dims(inner if inner and any(inner) else None)
 
     def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
         own, dim = self._meta.batch, self.stack_dim
@@ -379,11 +393,21 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
         if not visit.in_place:
-            return super()._visited(visit, others, path)
+            return self._visited_by_member(visit, others, path)
         children = visit.children(self, others, path)
         leaves = {key: child for key, child in children.items() if isinstance(child, Tensor)}
         self._write(self._plan(()), self._dense_kind(leaves, self._meta.batch))
         return self
+
+    def _visited_by_member(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
+        """Return what a visit makes of each member; joined values where the result has a batch size of its own."""
+        if visit.batch is not None or not all(isinstance(other, Core) for other in others):
+            return super()._visited(visit, others, path)
+        found = [member._visited(visit, tuple(parts), path) for member, *parts in self._rows(others)]
+        if all(node is None for node in found):
+            return None
+        pairs = zip(self._tensordicts, found, strict=True)
+        return self._again([member._like({}, member._meta) if node is None else node for member, node in pairs])
 
     def _admit(self, plan: Plan, value: Any) -> None:
         fitted = self._fitted(value, plan.batch)
@@ -404,7 +428,9 @@ class LazyStackedTensorDict(TensorDictBase):
         return self._tensordicts[0]._brief(depth, level) if columns else super()._brief(depth, level)
 
     def _peek(self, key: str) -> Any:
-        parts = [m._get(key) for m in self._tensordicts]
+        parts = [m._peek(key) for m in self._tensordicts]
+        if isinstance(parts[0], str):
+            return parts[0]
         if isinstance(parts[0], Tensor) and len({(part.shape, part.dtype) for part in parts}) > 1:
             first, depth = parts[0], len(self._meta.batch) - 1
             same = all(part.ndim == first.ndim for part in parts)
@@ -526,7 +552,9 @@ class _Route:
         if not rows:
             return self._nothing()
         picked = [_pick(self.members[at], rest) for at, rest in rows]
-        return _nest(self.stack, picked, self._shape(), self.plan.place)
+        place = self.plan.place
+        name = self.source._name if self.plan.kept[place] == self.dim else None
+        return _nest(self.stack, picked, self._shape(), place, name)
 
     def _nothing(self) -> Any:
         """Return the empty selection: dense, since a lazy stack has at least one member."""
@@ -634,11 +662,11 @@ def _unbind(value: Any, dim: int, count: int) -> Sequence[Any]:
     return value.unbind(dim) if _batched(value) else [value] * count
 
 
-def _nest(stack: LazyStackedTensorDict, flat: list[Any], shape: tuple[int, ...], dim: int) -> Any:
+def _nest(stack: LazyStackedTensorDict, flat: list[Any], shape: tuple[int, ...], dim: int, name: str | None) -> Any:
     """Return nodes in a grid: lazy stacks of lazy stacks along the dims of an index tensor."""
     for size in reversed(shape[1:]):
         flat = [stack._again(flat[at : at + size], dim, None) for at in range(0, len(flat), size)]
-    return stack._again(flat, dim, None)
+    return stack._again(flat, dim, name)
 
 
 Core._lazy_kind = LazyStackedTensorDict

@@ -57,8 +57,10 @@ def _reduction(name: str, value: str) -> Any:
 def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Any:
     """Return a reduction over all elements, over batch dims, or over the features of each row."""
     if dim is None:
-        return self._reduce(lambda v: getattr(v, name)(**kwargs), ())
+        return _over_all(self, name, keepdim, kwargs)
     if isinstance(dim, str):
+        if keepdim:
+            raise TypeError("keepdim=True says nothing with dim='feature': no batch dim is reduced; leave it out")
         return _over_features(self, name, dim, kwargs)
     over = dims.wrap_all((dim,) if isinstance(dim, int) else dim, self.ndim)
     batch, names = self._meta.batch, self._meta.names
@@ -71,6 +73,33 @@ def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, A
     return self._reduce(lambda v: getattr(v, name)(args, **said), out, left)
 
 
+def _over_all(self: Any, name: str, keepdim: bool, kwargs: dict[str, Any]) -> Any:
+    """Return a reduction over all elements of each leaf; kept dims have size one, those of features too."""
+    if not keepdim:
+        return self._reduce(lambda v: getattr(v, name)(**kwargs), ())
+
+    def call(v: Any) -> Any:
+        if isinstance(v, Core):
+            return _over_all(v, name, True, kwargs)
+        return getattr(v, name)(**kwargs).reshape((1,) * v.ndim)
+
+    return self._reduce(call, (1,) * self.ndim, self._meta.names)
+
+
+def _leaves(node: Any) -> list[Tensor]:
+    """Return the leaves of a node, those of the members of a lazy stack one by one."""
+    found: list[Tensor] = []
+
+    def take(v: Any) -> None:
+        if isinstance(v, Core):
+            v._fold(take, list)
+        else:
+            found.append(v)
+
+    take(node)
+    return found
+
+
 def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> Any:
     if dim != "feature":
         raise ValueError(f"dim must be batch dims or 'feature', got {dim!r}")
@@ -79,22 +108,25 @@ def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> An
     def call(v: Any) -> Any:
         if isinstance(v, Core):
             return _over_features(v, name, dim, kwargs)
-        rows = v.reshape(*v.shape[:n], -1)
-        return getattr(rows, name)(dim=n, **kwargs)
+        return getattr(_rows(v, n), name)(dim=n, **kwargs)
 
     return self._map(call)
 
 
+def _rows(leaf: Tensor, n: int) -> Tensor:
+    """Return a leaf with one dim after its ``n`` batch dims, also where there are no elements."""
+    return leaf.flatten(n) if leaf.ndim > n else leaf.unsqueeze(n)
+
+
 def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
     """Return a reduction over the leaves too, to one tensor."""
-    leaves: list[Tensor] = list(self.values(True, True))
     if dim is None:
-        rows, at = torch.cat([leaf.reshape(-1) for leaf in leaves]), 0
+        rows, at = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)]), 0
     elif isinstance(dim, str):
         n = self.ndim
-        rows, at = torch.cat([leaf.reshape(*leaf.shape[:n], -1) for leaf in leaves], n), n
+        rows, at = torch.cat([_rows(leaf, n) for leaf in self.values(True, True)], n), n
     else:
-        parts = leaves if dim == () else list(_reduced(self, name, dim, keepdim, kwargs).values(True, True))
+        parts = list((self if dim == () else _reduced(self, name, dim, keepdim, kwargs)).values(True, True))
         rows, at = torch.stack(torch.broadcast_tensors(*parts)), 0
     return getattr(rows, name)(dim=at, **kwargs)  # type: ignore[no-any-return]
 
@@ -270,17 +302,18 @@ class Reduce(Facts):
             tensor(2.)
         """
         if reduce:
-            every = torch.cat([leaf.reshape(-1) for leaf in self.values(True, True)])  # type: ignore[attr-defined]
+            every = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)])
             return every.quantile(q, interpolation=interpolation)
-        several = isinstance(q, Tensor) and q.ndim == 1
-        front = (len(q),) if isinstance(q, Tensor) and several else ()
+        front = tuple(q.shape) if isinstance(q, Tensor) else ()
         if dim is None:
-            return self._reduce(lambda v: _leaf_quantile(v, q, None, False, interpolation), front)
+            batch = (*front, *(1,) * self.ndim) if keepdim else front
+            return self._reduce(lambda v: _leaf_quantile(v, q, None, keepdim, interpolation), batch)
         if isinstance(dim, str):
             return _over_features(self, "quantile", dim, {"q": q, "interpolation": interpolation})
-        d = dims.wrap(dim if isinstance(dim, int) else dim[0], self.ndim)
+        d, names = _one_dim("quantile", dim, self.ndim), self._meta.names
+        left = names and (*(None,) * len(front), *(names if keepdim else dims.drop(names, d)))
         batch = (*front, *dims.reduced(self._meta.batch, (d,), keepdim))
-        return self._reduce(lambda v: _leaf_quantile(v, q, d, keepdim, interpolation), batch)
+        return self._reduce(lambda v: _leaf_quantile(v, q, d, keepdim, interpolation), batch, left)
 
     def all(self, dim: int | None = None) -> Any:
         """Tell whether all elements are True: one bool, or along a batch dim a tensordict of bools.
@@ -331,12 +364,20 @@ def _extreme(self: Any, name: str, dim: Dims, keepdim: bool, reduce: bool | None
         return _over_leaves(self, f"a{name}", dim, keepdim, {})
     if dim is None or isinstance(dim, str):
         return _reduced(self, f"a{name}", dim, keepdim, {})
-    d = dims.wrap(dim if isinstance(dim, int) else dims.wrap_all(dim, self.ndim)[0], self.ndim)
     if not return_indices:
-        return _reduced(self, f"a{name}", d, keepdim, {})
+        return _reduced(self, f"a{name}", dim, keepdim, {})
+    d = _one_dim(name, dim, self.ndim)
     batch, names = dims.reduced(self._meta.batch, (d,), keepdim), self._meta.names
     left = names if keepdim or names is None else dims.drop(names, d)
     return _pair(self, lambda v: getattr(v, name)(d, keepdim), batch, left, f"{name}")
+
+
+def _one_dim(name: str, dim: int | Sequence[int], ndim: int) -> int:
+    """Return the one dim of a word that takes no more."""
+    over = dims.wrap_all((dim,) if isinstance(dim, int) else dim, ndim)
+    if len(over) != 1:
+        raise TypeError(f"{name} works along one dim, got {tuple(over)}; amax and amin take several")
+    return over[0]
 
 
 def _cumulative(self: Any, name: str, dim: int, reduce: bool | None, return_indices: bool) -> Any:

@@ -166,6 +166,8 @@ def spread(value: Tensor, node: Core) -> Tensor:
 
 def pair(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     """Say a word with an operand to each child: a node is paired by key, a tensor lines up with the batch dims."""
+    if isinstance(other, dict):
+        other = self._dense_kind(other, self._meta.batch)
     if isinstance(other, Core):
         return self._zip(say, (other,), many)
     if isinstance(other, Tensor):

@@ -130,7 +130,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(3, 4, 2)}, [3, 4]).permute(1, 0).batch_size
             torch.Size([4, 3])
         """
-        return _permute(self, _sizes(args) if args else tuple(dims))
+        return _permute(self, _sizes(args) if args else tuple(dims or ()))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Return a view with two batch dims exchanged.
@@ -240,7 +240,11 @@ class Shape(Facts):
         a, b = dims.wrap(start_dim, len(batch)), dims.wrap(end_dim, len(batch))
         if a > b:
             raise RuntimeError(f"start_dim {start_dim} comes after end_dim {end_dim} (batch size {list(batch)})")
-        return self._resize(lambda v: v.flatten(a, b), dims.flattened(batch, a, b)) if a < b else self
+        if a == b:
+            return self
+        names = self._meta.names
+        left = names and (*names[:a], None, *names[b + 1 :])
+        return self._resize(lambda v: v.flatten(a, b), dims.flattened(batch, a, b), left)
 
     def unflatten(self, dim: int, unflattened_size: Any) -> Self:
         """Return the rows with one batch dim made several.
@@ -255,10 +259,11 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(6)}, [6]).unflatten(0, (2, 3)).batch_size
             torch.Size([2, 3])
         """
-        batch = self._meta.batch
+        batch, names = self._meta.batch, self._meta.names
         d = dims.wrap(dim, len(batch))
         inner = dims.infer(tuple(unflattened_size), batch[d])
-        return self._resize(lambda v: v.unflatten(d, inner), (*batch[:d], *inner, *batch[d + 1 :]))
+        left = names and (*names[:d], *(None,) * len(inner), *names[d + 1 :])
+        return self._resize(lambda v: v.unflatten(d, inner), (*batch[:d], *inner, *batch[d + 1 :]), left)
 
     def expand(self, *args: Any) -> Self:
         """Return a view with dims of size one repeated without a copy, and new dims in front.
@@ -385,10 +390,9 @@ class Shape(Facts):
         """
         batch = self._meta.batch
         d = dims.wrap(dim, len(batch))
-        kept = tuple(None if at == d else at for at in range(len(batch)))
         items = (slice(None),) * d + (index,)
         out = dims.replaced(batch, d, index.shape[0])
-        return self._index(Plan(lambda v: v.index_select(d, index), items, out, kept, False, d))
+        return self._index(Plan(lambda v: v.index_select(d, index), items, out, tuple(range(len(batch))), False, d))
 
     def gather(self, dim: int, index: Tensor) -> Self:
         """Return for each position of an index tensor the row that it names along a batch dim.
@@ -414,7 +418,7 @@ class Shape(Facts):
             wide = index.reshape(*index.shape, *(1,) * (v.ndim - n)).expand(*index.shape, *v.shape[n:])
             return v.gather(d, wide)
 
-        return self._resize(call, tuple(index.shape))
+        return self._resize(call, tuple(index.shape), self._meta.names)
 
     def flip(self, *dims_: Any, dims: Any = None) -> Self:
         """Return the rows in reverse order along batch dims.
@@ -459,7 +463,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(2)}, [2]).repeat_interleave(2, dim=0)["x"]
             tensor([0, 0, 1, 1])
         """
-        if dim is None:
+        if dim is None or (not self.ndim and dim in (0, -1)):
             return self.flatten().repeat_interleave(repeats, 0, output_size=output_size)
         size = self._meta.batch[dims.wrap(dim, self.ndim)]
         times = repeats if isinstance(repeats, Tensor) else torch.tensor(repeats)
@@ -482,7 +486,7 @@ class Shape(Facts):
         if len(times) != n:
             raise ValueError(f"expected one number for each of the {n} batch dims, got {list(times)}")
         out = tuple(size * by for size, by in zip(batch, times, strict=True))
-        return self._resize(lambda v: v.repeat(*times, *(1,) * (v.ndim - n)), out)
+        return self._resize(lambda v: v.repeat(*times, *(1,) * (v.ndim - n)), out, self._meta.names)
 
     def atleast_1d(self) -> Self:
         """Return a view with at least one batch dim; new ones have size one.
@@ -662,15 +666,29 @@ def _flip(self: S, over: Sequence[int]) -> S:
 
 def _roll(self: F, shifts: Any, over: Any) -> F:
     if over is None:
-        return self.flatten().roll(shifts, 0).reshape(self._meta.batch)
+        return _roll_all(self, shifts, self.ndim)
     wrapped = dims.wrap_all((over,) if isinstance(over, int) else over, self.ndim)
     return self._reduce(lambda v: v.roll(shifts, wrapped), self._meta.batch, self._meta.names)
 
 
+def _roll_all(self: F, shifts: Any, n: int) -> F:
+    """Roll the first ``n`` dims as one."""
+
+    def call(v: Any) -> Any:
+        if isinstance(v, Core):
+            return _roll_all(v, shifts, n)  # type: ignore[type-var]
+        return v.reshape(-1, *v.shape[n:]).roll(shifts, 0).reshape(v.shape) if v.numel() else v.clone()
+
+    return self._reduce(call, self._meta.batch, self._meta.names)
+
+
 def _at_least(self: F, function: Any) -> F:
     """Return a view with the dims that torch gives to a tensor of this batch size."""
-    wanted = tuple(function(torch.empty(self._meta.batch, device="meta")).shape)
-    return self.reshape(*wanted) if len(wanted) > self.ndim else self
+    own = torch.empty(tuple(range(2, self.ndim + 2)), device="meta")  # no size is one, so ones are new dims
+    node = self
+    for at, size in enumerate(function(own).shape):
+        node = node.unsqueeze(at) if size == 1 else node
+    return node
 
 
 def _rotated(self: F, k: int, plane: Sequence[int]) -> F:
