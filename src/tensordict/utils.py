@@ -89,5 +89,8 @@ def _zip_strict(*iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     return zip(*iterables, strict=True)
 
 
-_unravel_key_to_tuple = unravel_key_to_tuple
+def _unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
+    return unravel_key_to_tuple(key) if is_nested_key(key) else ()
+
+
 _is_tensorclass = is_tensorclass

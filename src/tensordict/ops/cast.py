@@ -133,6 +133,12 @@ class Cast(Facts):
         Args:
             device: a device or the number of one.
             **kwargs: passed to `to`.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": 1})
+            >>> moved = td.cuda() if torch.cuda.is_available() else td
         """
         return self.to(torch.device("cuda" if device is None else device), **kwargs)
 
@@ -145,6 +151,12 @@ class Cast(Facts):
 
         Raises:
             RuntimeError: if there is no accelerator.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": 1})
+            >>> pinned = td.pin_memory() if torch.cuda.is_available() else td
         """
         return self.pin_memory_() if inplace else self._map(lambda v: v.pin_memory())
 
@@ -156,6 +168,12 @@ class Cast(Facts):
 
         Raises:
             RuntimeError: if there is no accelerator.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": 1})
+            >>> same = td.pin_memory_() if torch.cuda.is_available() else td
         """
         return replaced(self, lambda v: v.pin_memory())
 
@@ -231,6 +249,12 @@ class Cast(Facts):
 
         Args:
             stream: the stream.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> if torch.cuda.is_available():
+            ...     _ = TensorDict({"x": 1}).cuda().record_stream(torch.cuda.current_stream())
         """
         return self._each(lambda v: v.record_stream(stream))
 

@@ -407,6 +407,8 @@ class Make(Facts):
             >>> TensorDict.from_pytree((1, [2])).to_pytree()
             (tensor(1), [tensor(2)])
         """
+        if self._is_non_tensor:
+            return self._given()
         if _PYTREE not in self._keys():
             return self
         kind = self._get(_PYTREE)._given()
