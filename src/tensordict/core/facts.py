@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 class Facts(Core):
     """Requires: `_meta`, `_stamp`, `_keys`, `_get`. Gives: the properties that words of all families read."""
+
+    @classmethod
+    def _received(cls, node: Any) -> Self:
+        """Return a node that was made of something else as this class wants it; a tensorclass wraps it."""
+        return node  # type: ignore[no-any-return]
 
     @property
     def batch_size(self) -> torch.Size:
@@ -84,7 +89,11 @@ class Facts(Core):
         """
         return torch.Size(self._meta.batch)
 
-    def size(self, dim: int | None = None) -> Any:
+    @overload
+    def size(self, dim: None = None) -> torch.Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def size(self, dim: int | None = None) -> torch.Size | int:
         """Return the batch size, or its size along a dim.
 
         Args:

@@ -222,11 +222,23 @@ class NonTensorData(NonTensor):
         return cls(room.meta.data, room.meta.batch)
 
     def flat(self) -> list[Any]:
-        """Return the object once a row, the rows in C order."""
+        """Return the object once a row, the rows in C order.
+
+        Examples:
+            >>> from tensordict import NonTensorData, NonTensorStack
+            >>> NonTensorData("a", [2]).flat()
+            ['a', 'a']
+        """
         return [self._value] * dims.numel(self._meta.batch)
 
     def column(self) -> NonTensorStack:
-        """Return the same rows as a column, so that each can have a value of its own."""
+        """Return the same rows as a column, so that each can have a value of its own.
+
+        Examples:
+            >>> from tensordict import NonTensorData, NonTensorStack
+            >>> NonTensorData("a", [2]).column().tolist()
+            ['a', 'a']
+        """
         rows = torch.zeros(self._meta.batch, dtype=torch.long)
         return NonTensorStack._of([self._value], rows, self._meta)
 
@@ -365,12 +377,24 @@ class NonTensorStack(NonTensor):
         return cls._of_values(record.data, depth, None)
 
     def flat(self) -> list[Any]:
-        """Return the objects, the rows in C order."""
+        """Return the objects, the rows in C order.
+
+        Examples:
+            >>> from tensordict import NonTensorData, NonTensorStack
+            >>> NonTensorStack("a", "b").flat()
+            ['a', 'b']
+        """
         values = self._values
         return [values[at] for at in self._rows.reshape(-1).tolist()]
 
     def column(self) -> NonTensorStack:
-        """Return self."""
+        """Return self.
+
+        Examples:
+            >>> from tensordict import NonTensorData, NonTensorStack
+            >>> NonTensorStack("a", "b").column().tolist()
+            ['a', 'b']
+        """
         return self
 
     def tolist(self, **_: Any) -> Any:

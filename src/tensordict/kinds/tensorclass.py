@@ -191,8 +191,11 @@ class TensorClass(Facade):
         self._require_fields(changed._keys())
         return self._wrap(changed)
 
+    def _untyped(self) -> Any:
+        return self._inner
+
     @classmethod
-    def fields(cls) -> Any:
+    def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
         """Return the fields, as `dataclasses.fields` does.
 
         Examples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,15 +10,16 @@ import torch
 from torch import Tensor
 
 from tensordict.aliases import DeviceLike
-from tensordict.core.core import Core, S
+from tensordict.core.core import Core
 from tensordict.core.facts import Facts
-from tensordict.ops.rows import Unary, ask, dress
+from tensordict.ops.convert import replaced
+from tensordict.ops.rows import CastRow, ask, dress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _cast(name: str, dtype: torch.dtype) -> Unary:
+def _cast(name: str, dtype: torch.dtype) -> CastRow:
     """Return a word that casts every leaf to a dtype."""
     say: Any = ask(name) if hasattr(Tensor, name) else (lambda v: v.type(dtype))
 
@@ -41,7 +43,7 @@ def _cast(name: str, dtype: torch.dtype) -> Unary:
             {dtype}
         """,
     )
-    return cast(Unary, word)
+    return cast(CastRow, word)
 
 
 class Cast(Facts):
@@ -134,24 +136,49 @@ class Cast(Facts):
         Args:
             device: a device or the number of one.
             **kwargs: passed to `to`.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": 1})
+            >>> moved = td.cuda() if torch.cuda.is_available() else td
         """
         return self.to(torch.device("cuda" if device is None else device), **kwargs)
 
-    def pin_memory(self) -> Self:
+    def pin_memory(self, num_threads: builtins.int | None = None, inplace: builtins.bool = False) -> Self:
         """Return the leaves in page-locked memory, from which copies to a GPU need not wait.
 
+        Args:
+            num_threads: kept for programs that pass it.
+            inplace: put the leaves in the place of the old ones, and return self.
+
         Raises:
             RuntimeError: if there is no accelerator.
-        """
-        return self._map(lambda v: v.pin_memory())
 
-    def pin_memory_(self) -> Self:
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": 1})
+            >>> pinned = td.pin_memory() if torch.cuda.is_available() else td
+        """
+        return self.pin_memory_() if inplace else self._map(lambda v: v.pin_memory())
+
+    def pin_memory_(self, num_threads: builtins.int = 0) -> Self:
         """Move the leaves to page-locked memory; return self.
 
+        Args:
+            num_threads: kept for programs that pass it.
+
         Raises:
             RuntimeError: if there is no accelerator.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": 1})
+            >>> same = td.pin_memory_() if torch.cuda.is_available() else td
         """
-        return _replaced(self, lambda v: v.pin_memory())
+        return replaced(self, lambda v: v.pin_memory())
 
     def auto_device_(self) -> Self:
         """Set the device to the one that all leaves are on, or to None; return self.
@@ -178,7 +205,7 @@ class Cast(Facts):
         return self._stamp(self._meta._replace(device=None))
 
     @property
-    def is_cpu(self) -> Any:
+    def is_cpu(self) -> builtins.bool:
         """Tell whether all leaves are on the CPU.
 
         Examples:
@@ -186,10 +213,10 @@ class Cast(Facts):
             >>> TensorDict({"x": 1}).is_cpu
             True
         """
-        return self._fold(lambda v: v.is_cpu, all)
+        return self._fold(lambda v: v.is_cpu, all)  # type: ignore[no-any-return]
 
     @property
-    def is_cuda(self) -> Any:
+    def is_cuda(self) -> builtins.bool:
         """Tell whether there are leaves, and all are on a CUDA device.
 
         Examples:
@@ -200,7 +227,7 @@ class Cast(Facts):
         return not self.is_empty() and self._fold(lambda v: v.is_cuda, all)  # type: ignore[attr-defined]
 
     @property
-    def is_meta(self) -> Any:
+    def is_meta(self) -> builtins.bool:
         """Tell whether there are leaves, and all are without memory, on the device "meta".
 
         Examples:
@@ -210,7 +237,7 @@ class Cast(Facts):
         """
         return not self.is_empty() and self._fold(lambda v: v.is_meta, all)  # type: ignore[attr-defined]
 
-    def is_floating_point(self) -> Any:
+    def is_floating_point(self) -> builtins.bool:
         """Tell whether all leaves hold floating-point numbers.
 
         Examples:
@@ -218,17 +245,23 @@ class Cast(Facts):
             >>> TensorDict({"x": 1.0}).is_floating_point()
             True
         """
-        return self._fold(lambda v: v.is_floating_point(), all)
+        return self._fold(lambda v: v.is_floating_point(), all)  # type: ignore[no-any-return]
 
     def record_stream(self, stream: Any) -> Self:
         """Mark the leaves as used by a CUDA stream, so that their memory is not reused too early; return self.
 
         Args:
             stream: the stream.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> if torch.cuda.is_available():
+            ...     _ = TensorDict({"x": 1}).cuda().record_stream(torch.cuda.current_stream())
         """
         return self._each(lambda v: v.record_stream(stream))
 
-    def is_pinned(self) -> Any:
+    def is_pinned(self) -> builtins.bool:
         """Tell whether all leaves are in page-locked memory.
 
         Examples:
@@ -236,18 +269,7 @@ class Cast(Facts):
             >>> TensorDict({"x": 1}).is_pinned()
             False
         """
-        return self._fold(lambda v: v.is_pinned(), all)
-
-
-def _replaced(self: S, call: Any) -> S:
-    """Put what a call returns in the place of each leaf."""
-    for key in self._keys():
-        child = self._get(key)
-        if isinstance(child, Core):
-            _replaced(child, call)
-        else:
-            self._set(key, call(child))
-    return self
+        return self._fold(lambda v: v.is_pinned(), all)  # type: ignore[no-any-return]
 
 
 class _Move:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import copy as copying
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tensordict import errors
+from tensordict.aliases import NestedKey
 from tensordict.core import walk
-from tensordict.core.core import Core
+from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 
 if TYPE_CHECKING:
@@ -23,11 +25,12 @@ class Convert(Facts):
 
     # ---- copies
 
-    def clone(self, recurse: bool = True) -> Self:
+    def clone(self, recurse: bool = True, *, memory_format: torch.memory_format = torch.preserve_format) -> Self:
         """Return a copy: of the leaves too, or with ``recurse=False`` of the structure only.
 
         Args:
             recurse: copy the leaves.
+            memory_format: of the copied leaves, as `torch.clone` takes it.
 
         Examples:
             >>> import torch
@@ -36,8 +39,10 @@ class Convert(Facts):
             >>> td.clone(False)["x"] is td["x"], td.clone()["x"] is td["x"]
             (True, False)
         """
-        if recurse:
+        if recurse and memory_format is torch.preserve_format:
             return self._map(lambda v: v.clone(), torch._foreach_clone)
+        if recurse:
+            return self._map(lambda v: v.clone(memory_format=memory_format))
         return self._map(lambda v: v if isinstance(v, Tensor) else v.clone(False))
 
     def copy(self) -> Self:
@@ -59,8 +64,12 @@ class Convert(Facts):
         memo[id(self)] = result
         return result.lock_() if self._locked else result
 
-    def contiguous(self) -> Any:
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
         """Return a dense tensordict whose leaves are contiguous in memory.
+
+        Args:
+            canonical: copy a leaf too that is contiguous only because sizes of one hide its strides.
+            inplace: put the leaves in the place of the old ones, and return self.
 
         Raises:
             RuntimeError: if members of a lazy stack have different shapes; the message names the key.
@@ -71,7 +80,13 @@ class Convert(Facts):
             >>> type(lazy_stack([TensorDict({"x": 1}), TensorDict({"x": 2})]).contiguous()).__name__
             'TensorDict'
         """
-        return self._dense()._map(lambda v: v.contiguous())
+        if inplace:
+            self._gate("replace leaves")
+            return replaced(self, _canonical if canonical else Tensor.contiguous)
+        dense: Self = self._dense()
+        if canonical:
+            return dense._map(lambda v: _canonical(v) if isinstance(v, Tensor) else v.contiguous(canonical=True))
+        return dense._map(lambda v: v.contiguous())
 
     def is_contiguous(self) -> bool:
         """Tell whether all leaves are contiguous in memory.
@@ -121,7 +136,7 @@ class Convert(Facts):
         return self._each(lambda v: v.detach_())
 
     @property
-    def data(self) -> Any:
+    def data(self) -> Self:
         """Return the same leaves, as `torch.Tensor.data` gives them.
 
         Examples:
@@ -179,11 +194,9 @@ class Convert(Facts):
             >>> TensorDict({"x": torch.zeros(2, 3)}).param_count()
             6
         """
-        leaves = list(self.values(True, True))  # type: ignore[attr-defined]
-        chosen = leaves if count_duplicates else list({id(leaf): leaf for leaf in leaves}.values())
-        return sum(leaf.numel() for leaf in chosen)
+        return sum(leaf.numel() for leaf in _leaves(self, count_duplicates))
 
-    def data_ptr(self, *, storage: bool = False) -> Any:
+    def data_ptr(self, *, storage: bool = False) -> Self:
         """Return the address of each leaf, in a tensordict of the same structure.
 
         Args:
@@ -200,7 +213,7 @@ class Convert(Facts):
         def address(v: Tensor) -> Tensor:
             return torch.tensor(v.untyped_storage().data_ptr() if storage else v.data_ptr())
 
-        return self.apply(address, batch_size=[])  # type: ignore[attr-defined]
+        return self.apply(address, batch_size=[])  # type: ignore[attr-defined,no-any-return]
 
     def as_tensor(self) -> Self:
         """Return the same leaves as plain tensors, where they are memory-mapped ones.
@@ -212,8 +225,11 @@ class Convert(Facts):
         """
         return self._map(lambda v: v if isinstance(v, Tensor) else v.as_tensor())
 
-    def bytes(self) -> int:
+    def bytes(self, *, count_duplicates: bool = True) -> int:
         """Return how many bytes the leaves take; memory that leaves share counts for each.
+
+        Args:
+            count_duplicates: False counts a leaf that is there twice once.
 
         Examples:
             >>> import torch
@@ -221,10 +237,10 @@ class Convert(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).bytes()
             8
         """
-        return sum(leaf.nbytes for leaf in self.values(True, True))  # type: ignore[attr-defined]
+        return sum(leaf.nbytes for leaf in _leaves(self, count_duplicates))
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> Self | None:
         """Return the gradients of the leaves, or None when no leaf has one.
 
         Examples:
@@ -235,7 +251,7 @@ class Convert(Facts):
             >>> td.grad["x"]
             tensor([3., 3.])
         """
-        return self.apply(lambda v: v.grad, filter_empty=True)  # type: ignore[attr-defined]
+        return self.apply(lambda v: v.grad, filter_empty=True)  # type: ignore[attr-defined,no-any-return]
 
     def zero_grad(self, set_to_none: bool = True) -> Self:
         """Forget the gradients of the leaves; return self.
@@ -285,8 +301,15 @@ class Convert(Facts):
 
     # ---- dicts
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(
+        self, *, retain_none: bool = True, convert_tensors: bool = False, tolist_first: bool = False
+    ) -> dict[str, Any]:
         """Return a dict of tensors and nested dicts; non-tensors are the objects that they hold.
+
+        Args:
+            retain_none: False leaves out values that are None.
+            convert_tensors: make numbers and lists of tensors.
+            tolist_first: a non-tensor that is one value for all rows becomes a list, one value a row.
 
         Examples:
             >>> from tensordict import TensorDict
@@ -297,9 +320,13 @@ class Convert(Facts):
         for key in self._keys():
             child = self._get(key)
             if isinstance(child, Tensor):
-                found[key] = self._shown(child)
-            else:
-                found[key] = child.tolist() if child._is_non_tensor else child.to_dict()
+                found[key] = child.tolist() if convert_tensors else self._shown(child)
+            elif not child._is_non_tensor:
+                found[key] = child.to_dict(
+                    retain_none=retain_none, convert_tensors=convert_tensors, tolist_first=tolist_first
+                )
+            elif retain_none or child._given() is not None:
+                found[key] = child.tolist() if tolist_first else child.data
         return found
 
     def numpy(self) -> Any:
@@ -312,19 +339,35 @@ class Convert(Facts):
         """
         return {key: child.numpy() for key, child in self._raw_pairs()}
 
-    def tolist(self, *, convert_tensors: bool = False) -> Any:
+    def tolist(
+        self,
+        *,
+        convert_nodes: bool = True,
+        convert_tensors: bool = False,
+        tolist_first: bool = False,
+    ) -> Any:
         """Return the rows as (nested) lists of dicts; without batch dims, one dict.
 
         Args:
+            convert_nodes: False leaves each row a tensordict.
             convert_tensors: make numbers and lists of tensors.
+            tolist_first: kept for programs that pass it; the rows are told apart first in any case.
+
+        Raises:
+            TypeError: for ``convert_tensors`` without ``convert_nodes``.
 
         Examples:
             >>> from tensordict import TensorDict
             >>> TensorDict({"x": [1, 2]}, [2]).tolist(convert_tensors=True)
             [{'x': 1}, {'x': 2}]
         """
+        if convert_tensors and not convert_nodes:
+            raise TypeError("tolist: convert_tensors=True needs convert_nodes=True")
         if self._meta.batch:
-            return [row.tolist(convert_tensors=convert_tensors) for row in self.unbind(0)]  # type: ignore[attr-defined]
+            rows = self.unbind(0)  # type: ignore[attr-defined]
+            return [row.tolist(convert_nodes=convert_nodes, convert_tensors=convert_tensors) for row in rows]
+        if not convert_nodes:
+            return self
         found = {}
         for key, child in self._raw_pairs():
             if isinstance(child, Tensor):
@@ -362,13 +405,20 @@ class Convert(Facts):
                 found[name] = child.state_dict(keep_vars=keep_vars, flatten=False)
         return found
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Self:
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        assign: bool = False,
+        from_flatten: bool | None = None,
+    ) -> Self:
         """Take the leaves of a `state_dict`, flat or nested; return self.
 
         Args:
             state_dict: the names and leaves.
             strict: raise if the names are not those of the leaves.
             assign: take the tensors themselves, instead of copying into the leaves.
+            from_flatten: kept for programs that pass it; flat and nested names are both read.
 
         Raises:
             RuntimeError: if ``strict`` and names are missing or unexpected; nothing is changed then.
@@ -438,13 +488,31 @@ class Convert(Facts):
         self.batch_size = batch
         return self
 
+    def to_namedtuple(self, dest_cls: Any = None) -> Any:
+        """Return a named tuple of the values, nested tensordicts too.
+
+        Args:
+            dest_cls: the class of the named tuple; None makes one, which nested tensordicts get in any case.
+
+        Raises:
+            ValueError: if there is no ``dest_cls`` and a key is not a name in Python.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"a": {"b": 1}}).to_namedtuple()
+            Fields(a=Fields(b=tensor(1)))
+        """
+        values = {key: getattr(value, "to_namedtuple", lambda v=value: v)() for key, value in self.items()}  # type: ignore[attr-defined]
+        kind = collections.namedtuple("Fields", values) if dest_cls is None else dest_cls
+        return kind(**values)
+
     # ---- ragged values of a lazy stack
 
     def _read_as(self, key: str, **kwargs: Any) -> Any:
         """Return a value joined as asked; only a lazy stack has more than one way."""
         return self._get(key)
 
-    def densify(self, layout: torch.layout = torch.strided) -> Any:
+    def densify(self, layout: torch.layout = torch.strided) -> Self:
         """Return a dense tensordict; values of different shapes become nested tensors.
 
         Args:
@@ -457,7 +525,7 @@ class Convert(Facts):
             >>> ragged.densify(torch.jagged)["x"].is_nested
             True
         """
-        node = self._dense_kind({}, self._meta.batch, self._meta.device, self._meta.names)
+        node: Any = self._like({}, self._meta)
         for key in self._keys():
             try:
                 child = self._get(key)
@@ -465,7 +533,46 @@ class Convert(Facts):
             except errors.ShapeMismatch:
                 value = self._read_as(key, as_nested_tensor=True, layout=layout)
             node._set(key, value)
-        return node
+        return node  # type: ignore[no-any-return]
+
+    def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
+        """Return a dense tensordict in which values of different shapes are padded to one.
+
+        Args:
+            padding: the number to pad with.
+            mask_key: a key that gets a bool tensor of the batch size, True for rows that were not padded.
+
+        Raises:
+            RuntimeError: for a ``mask_key`` when no batch dim differs, or if values differ in more than one dim.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> ragged = lazy_stack([TensorDict({"x": torch.ones(n)}, [n]) for n in (1, 2)])
+            >>> padded = ragged.to_padded_tensor(mask_key="mask")
+            >>> padded["x"].tolist(), padded["mask"].tolist()
+            ([[1.0, 0.0], [1.0, 1.0]], [[True, False], [True, True]])
+        """
+        ragged = -1 in self._meta.batch
+        if mask_key is not None and not ragged:
+            raise RuntimeError(f"mask_key={mask_key!r} is for batch dims that differ, got {list(self._meta.batch)}")
+        values = {key: self._padded_value(key, padding) for key in self._keys()}
+        batch = self._meta.batch
+        if ragged:
+            flags = self._map(lambda row: row._dense_kind({"flag": torch.ones(row.batch_size, dtype=torch.bool)}))
+            mask = flags._read_as("flag", as_padded_tensor=True, padding_value=False)
+            batch = tuple(mask.shape)
+        node: Any = self._like(values, self._meta._replace(batch=batch))
+        return node if mask_key is None else node.set(mask_key, mask)  # type: ignore[no-any-return]
+
+    def _padded_value(self, key: str, padding: float) -> Any:
+        try:
+            child = self._get(key)
+        except errors.ShapeMismatch:
+            return self._read_as(key, as_padded_tensor=True, padding_value=padding)
+        if not isinstance(child, Tensor):
+            return child if child._is_non_tensor else child.to_padded_tensor(padding)
+        return torch.nested.to_padded_tensor(child, padding) if child.is_nested else child
 
     # ---- numbers of leaves and equality of structure
 
@@ -479,6 +586,28 @@ class Convert(Facts):
             2
         """
         return max((len(path) - 1 for path, _ in walk.pairs(self, True, False, walk.default_is_leaf)), default=0)
+
+
+def _leaves(node: Any, count_duplicates: bool) -> list[Tensor]:
+    leaves = list(node.values(True, True))
+    return leaves if count_duplicates else list({id(leaf): leaf for leaf in leaves}.values())
+
+
+def _canonical(leaf: Tensor) -> Tensor:
+    """Return a leaf with the strides that a new tensor of its shape has."""
+    usual = torch.empty(leaf.shape, device="meta").stride()
+    return leaf if leaf.stride() == usual else leaf.clone(memory_format=torch.contiguous_format).view(leaf.shape)
+
+
+def replaced(self: S, call: Callable[[Any], Any]) -> S:
+    """Put what a call returns in the place of each leaf."""
+    for key in self._keys():
+        child = self._get(key)
+        if isinstance(child, Core):
+            replaced(child, call)
+        else:
+            self._set(key, call(child))
+    return self
 
 
 def _flat_state(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:

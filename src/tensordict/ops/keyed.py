@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict import errors, indexing, settings
-from tensordict.aliases import NO_DEFAULT, NestedKey
+from tensordict.aliases import NO_DEFAULT, NestedKey, SizeLike
 from tensordict.core import coerce, walk
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
@@ -110,7 +110,7 @@ class Keyed(Facts):
         is_leaf: IsLeaf | None = None,
         *,
         sort: bool = False,
-    ) -> Any:
+    ) -> walk.KeysView:
         """Return a view of the keys that follows later changes.
 
         Args:
@@ -140,7 +140,7 @@ class Keyed(Facts):
         is_leaf: IsLeaf | None = None,
         *,
         sort: bool = False,
-    ) -> Any:
+    ) -> walk.ValuesView:
         """Return a view of the values that follows later changes; arguments as for `keys`.
 
         Examples:
@@ -157,7 +157,7 @@ class Keyed(Facts):
         is_leaf: IsLeaf | None = None,
         *,
         sort: bool = False,
-    ) -> Any:
+    ) -> walk.ItemsView:
         """Return a view of the pairs of key and value that follows later changes; arguments as for `keys`.
 
         Examples:
@@ -344,7 +344,10 @@ class Keyed(Facts):
         clone: bool = False,
         inplace: bool = False,
         *,
+        non_blocking: bool = False,
         keys_to_update: Sequence[NestedKey] | None = None,
+        is_leaf: IsLeaf | None = None,
+        update_batch_size: bool = False,
         **kwargs: Any,
     ) -> Self:
         """Set the values of another mapping, nested ones merged; return self.
@@ -353,7 +356,10 @@ class Keyed(Facts):
             input_dict_or_td: a mapping or a tensordict.
             clone: copy the values.
             inplace: copy into the memory of values that are there.
+            non_blocking: with ``inplace``, copy without waiting.
             keys_to_update: take these keys only.
+            is_leaf: called with the class of a value; one for which it is True replaces what is there, unmerged.
+            update_batch_size: take the batch size of a tensordict that brings a value for every key.
             **kwargs: values by key.
 
         Raises:
@@ -365,60 +371,86 @@ class Keyed(Facts):
             >>> list(td.keys(True, True))
             [('a', 'x'), ('a', 'y')]
         """
+        if update_batch_size:
+            _take_batch(self, input_dict_or_td)
         pairs = _entries(input_dict_or_td)
         if kwargs:
             pairs = [*pairs, *kwargs.items()]
         wanted = None if keys_to_update is None else [unravel_key_to_tuple(key) for key in keys_to_update]
         chosen = pairs if wanted is None else [(key, value) for key, value in pairs if _chosen(key, wanted)]
-        ready = []
+        ready = None if inplace or clone else self._ready(chosen)
+        if ready is not None:
+            for key, child in ready:
+                self._set(key, child)
+            return self
+        self._doors(chosen, inplace, is_leaf)
         for key, value in chosen:
-            if inplace or clone or type(key) is not str or not isinstance(value, Tensor):
-                return self._merged(chosen, clone, inplace, wanted)
+            merge = None if isinstance(value, Tensor) else self._merge(key, value, is_leaf)
+            if merge is None:
+                self.set(
+                    key,
+                    value.clone() if clone and hasattr(value, "clone") else value,
+                    inplace,
+                    non_blocking=non_blocking,
+                )
+            else:
+                merge.update(
+                    value,
+                    clone,
+                    inplace,
+                    non_blocking=non_blocking,
+                    keys_to_update=_below(key, wanted),
+                    is_leaf=is_leaf,
+                )
+        return self
+
+    def _ready(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]] | None:
+        """Return pairs of which all are plain keys and tensors as children; None if there are others."""
+        ready = []
+        for key, value in pairs:
+            if type(key) is not str or not isinstance(value, Tensor):
+                return None
             self._gate("set key {!r}", key)
             ready.append((key, self._door(key, value)))
-        for key, child in ready:
-            self._set(key, child)
-        return self
+        return ready
 
-    def _merged(self, chosen: Any, clone: bool, inplace: bool, wanted: list[tuple[str, ...]] | None) -> Self:
-        """Set pairs of which some are nested, cloned or written in place."""
-        self._doors(chosen, inplace)
-        for key, value in chosen:
-            merge = None if isinstance(value, Tensor) else self._merge(key, value)
-            if merge is None:
-                self.set(key, value.clone() if clone and hasattr(value, "clone") else value, inplace=inplace)
-            else:
-                merge.update(value, clone, inplace, keys_to_update=_below(key, wanted))
-        return self
-
-    def _doors(self, pairs: Iterable[tuple[Any, Any]], inplace: bool) -> None:
+    def _doors(self, pairs: Iterable[tuple[Any, Any]], inplace: bool, is_leaf: IsLeaf | None = None) -> None:
         """Pass all doors before anything is set, so that a wrong value changes nothing."""
         for key, value in pairs:
             if type(key) is not str or inplace:
                 continue
-            merge = None if isinstance(value, Tensor) else self._merge(key, value)
+            merge = None if isinstance(value, Tensor) else self._merge(key, value, is_leaf)
             if merge is None:
                 self._gate("set key {!r}", key)
                 self._door(key, value)
             else:
-                merge._doors(_entries(value), inplace)
+                merge._doors(_entries(value), inplace, is_leaf)
 
-    def _merge(self, key: Any, value: Any) -> Any:
+    def _merge(self, key: Any, value: Any, is_leaf: IsLeaf | None = None) -> Any:
         """Return the node at a key that a nested mapping is merged into, or None when the value replaces it."""
         if isinstance(key, str) and key in self._keys() and isinstance(value, (Mapping, Core)):
             child = self._get(key)
-            if isinstance(child, Core) and not child._is_non_tensor:
+            if isinstance(child, Core) and not child._is_non_tensor and not (is_leaf and is_leaf(type(value))):
                 return child
         return None
 
-    def update_(self, input_dict_or_td: Any = None, clone: bool = False, **kwargs: Any) -> Self:
+    def update_(
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKey] | None = None,
+        **kwargs: Any,
+    ) -> Self:
         """Copy the values of another mapping into the memory of those that are there; return self.
 
         Args:
             input_dict_or_td: a mapping or a tensordict whose keys are all there.
             clone: kept for programs that pass it; copying never aliases.
-            **kwargs: ``keys_to_update`` takes these keys only, ``non_blocking`` copies without waiting; others are
-                values by key.
+            non_blocking: kept for programs that pass it; the copies are in the order of the device's work in any case.
+            keys_to_update: take these keys only.
+            **kwargs: values by key.
 
         Raises:
             KeyError: if a key is missing; nothing is changed then.
@@ -429,16 +461,25 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).update_({"x": torch.ones(2)})["x"]
             tensor([1., 1.])
         """
-        return _update_rows(self, (), input_dict_or_td, kwargs)
+        return _update_rows(self, (), input_dict_or_td, kwargs, keys_to_update)
 
-    def update_at_(self, input_dict_or_td: Any, idx: Any, clone: bool = False, **kwargs: Any) -> Self:
+    def update_at_(
+        self,
+        input_dict_or_td: Any,
+        idx: Any,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKey] | None = None,
+    ) -> Self:
         """Copy the values of another mapping into rows of those that are there; return self.
 
         Args:
             input_dict_or_td: a mapping or a tensordict whose keys are all there.
             idx: the rows that are written.
             clone: kept for programs that pass it; copying never aliases.
-            **kwargs: ``keys_to_update`` takes these keys only, ``non_blocking`` copies without waiting.
+            non_blocking: kept for programs that pass it; the copies are in the order of the device's work in any case.
+            keys_to_update: take these keys only.
 
         Examples:
             >>> import torch
@@ -446,15 +487,16 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).update_at_({"x": torch.ones(())}, 1)["x"]
             tensor([0., 1.])
         """
-        return _update_rows(self, idx, input_dict_or_td, kwargs)
+        return _update_rows(self, idx, input_dict_or_td, {}, keys_to_update)
 
-    def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False) -> Self:
+    def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False, *, fast: bool = True) -> Self:
         """Copy the values of another tensordict into rows of mine; return self.
 
         Args:
             tensordict: a tensordict whose keys are all there.
             idx: the rows that are written.
             non_blocking: copy without waiting.
+            fast: kept for programs that pass it.
 
         Examples:
             >>> import torch
@@ -482,15 +524,39 @@ class Keyed(Facts):
 
     # ---- functions of users
 
-    def apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: SizeLike | None = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        call_on_nested: bool = False,
+        is_leaf: IsLeaf | None = None,
+        out: Any = None,
+    ) -> Self:
         """Return a tensordict of what a function returns for each leaf.
 
         Args:
             fn: called with the leaf, and with those of ``others`` at the same key; None leaves the key out.
             *others: tensordicts with the same keys.
-            **options: ``batch_size`` of the result when the function changes it; ``default`` for keys that a tensordict
-                lacks; ``inplace`` to copy the results into the leaves; ``filter_empty`` False to keep nested
-                tensordicts for which nothing was returned; ``is_leaf``; ``names``; ``device``.
+            batch_size: that of the result, when the function changes it.
+            device: where the result goes.
+            names: the names of the batch dims of the result.
+            inplace: copy the results into the leaves, and return self.
+            default: stands for the value of a key that a tensordict lacks.
+            filter_empty: False keeps nested tensordicts for which nothing was returned, True drops empty ones too.
+            propagate_lock: lock the result if this tensordict is locked.
+            call_on_nested: call the function on nested tensordicts, instead of on what they hold.
+            is_leaf: called with the class of a value; tells what the function is called on.
+            out: a tensordict that the results are copied to.
+
+        Returns:
+            The new tensordict, or None when ``filter_empty`` leaves nothing of it.
 
         Examples:
             >>> import torch
@@ -498,15 +564,34 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).apply(lambda x: x + 1)["x"]
             tensor([1., 1.])
         """
-        return _applied(self, fn, others, False, options)
+        batch = None if batch_size is None else as_batch(batch_size)
+        leaf = _any_is_leaf if call_on_nested else is_leaf
+        visit = walk.Visit(fn, False, False, default, leaf, inplace, filter_empty, batch)
+        result = _applied(self, visit, others, out)
+        return _finished(self, result, names, device, propagate_lock)  # type: ignore[no-any-return]
 
-    def named_apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+    def named_apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        nested_keys: bool = False,
+        batch_size: SizeLike | None = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        call_on_nested: bool = False,
+        is_leaf: IsLeaf | None = None,
+        out: Any = None,
+    ) -> Self:
         """Return a tensordict of what a function of key and leaf returns.
 
         Args:
             fn: called with the key and the leaf, and with the leaves of ``others``.
             *others: tensordicts with the same keys.
-            **options: as for `apply`, and ``nested_keys``: pass the whole nested key instead of its last part.
+            nested_keys: pass the whole nested key instead of its last part; other options are those of `apply`.
 
         Examples:
             >>> import torch
@@ -515,7 +600,11 @@ class Keyed(Facts):
             >>> list(td.named_apply(lambda key, x: None if key == "x" else x).keys())
             ['y']
         """
-        return _applied(self, fn, others, True, options)
+        batch = None if batch_size is None else as_batch(batch_size)
+        leaf = _any_is_leaf if call_on_nested else is_leaf
+        visit = walk.Visit(fn, True, nested_keys, default, leaf, inplace, filter_empty, batch)
+        result = _applied(self, visit, others, out)
+        return _finished(self, result, names, device, propagate_lock)  # type: ignore[no-any-return]
 
     def apply_(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Self:
         """Copy what a function returns for each leaf into the leaf; return self. Arguments as for `apply`.
@@ -599,9 +688,30 @@ def _need_keys(node: Any, other: Any) -> None:
             _need_keys(enter(node, key), child)
 
 
-def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
-    chosen = kwargs.pop("keys_to_update", None)
-    kwargs.pop("non_blocking", None)
+def _take_batch(self: Any, source: Any) -> None:
+    """Give a node the batch size of a source that brings a value for every key of it, here and in nested nodes."""
+    if not isinstance(source, Core):
+        return
+    mine = list(self._keys())
+    if self._meta.batch == source._meta.batch:
+        for key in mine:
+            child = self._look(key)
+            if isinstance(child, Core) and key in source._keys():
+                _take_batch(child, source._get(key))
+        return
+    left = sorted(set(mine) - set(source._keys()))
+    if left:
+        raise errors.ShapeMismatch(
+            f"cannot take the batch size {list(source._meta.batch)} of the source in place of "
+            f"{list(self._meta.batch)}: it has no values for the keys {left}"
+        )
+    self._gate("change the batch size")
+    for key in mine:
+        self._del(key)
+    self._stamp(Meta(source._meta.batch, self._meta.device))
+
+
+def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any], chosen: Any = None) -> F:
     plan = indexing.plan(index, self._meta.batch)
     value: Any = source
     if not isinstance(source, Core):
@@ -617,21 +727,23 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any]) -> F:
     return self
 
 
-def _applied(self: Any, fn: Callable[..., Any], others: tuple[Any, ...], named: bool, options: dict[str, Any]) -> Any:
-    batch_size, names, device = (options.pop(k, NO_DEFAULT) for k in ("batch_size", "names", "device"))
-    default = options.pop("default", NO_DEFAULT)
-    inplace, out = options.pop("inplace", False), options.pop("out", None)
-    known = {"nested_keys", "is_leaf", "filter_empty"}
-    if set(options) - known:
-        raise TypeError(f"unexpected options {sorted(set(options) - known)}")
-    batch = None if batch_size in (NO_DEFAULT, None) else as_batch(batch_size)
-    visit = walk.Visit(fn, named, default=default, in_place=inplace, batch=batch, **options)
-    if inplace:
+def _any_is_leaf(kind: type) -> bool:
+    return True
+
+
+def _applied(self: Any, visit: walk.Visit, others: tuple[Any, ...], out: Any) -> Any:
+    if visit.in_place:
         self._writable()
-        return self._visited(visit, others, ())
     result = self._visited(visit, others, ())
-    if result is None or out is not None:
-        return result if result is None else out.update_(result)
+    return result if result is None or out is None or visit.in_place else out.update_(result)
+
+
+def _finished(self: Any, result: Any, names: Any, device: Any, lock: bool) -> Any:
+    """Return what a function made of me with names and device as asked, locked if I am and that is asked."""
+    if result is None or result is self:
+        return result
     if names is not NO_DEFAULT:
         result.names = names
-    return result if device in (NO_DEFAULT, None) else result.to(device)
+    if device not in (NO_DEFAULT, None):
+        result = result.to(device)
+    return result.lock_() if lock and self._locked else result

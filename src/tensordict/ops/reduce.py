@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from tensordict import dims
 from tensordict.aliases import Batch, Call, Names
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
-from tensordict.ops.rows import dress
+from tensordict.ops.rows import Reduction, dress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Dims: TypeAlias = "int | Sequence[int] | str | None"
 
 
-def _reduction(name: str, value: str) -> Any:
+def _reduction(name: str, value: str) -> Reduction:
     """Return a reduction word: over all elements of each leaf, over batch dims, or over the features of each row."""
 
     def word(self: Any, dim: Dims = None, keepdim: bool = False, *, reduce: bool | None = None, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ def _reduction(name: str, value: str) -> Any:
             True
         """,
     )
-    return word
+    return cast(Reduction, word)
 
 
 def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, Protocol, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -21,13 +21,19 @@ T = TypeVar("T")
 R = TypeVar("R", covariant=True)
 
 
+class UnaryWord(Protocol[R]):
+    """A bound word without arguments."""
+
+    def __call__(self) -> R: ...
+
+
 class Unary(Protocol):
     """A word without arguments that returns its receiver's class."""
 
     @overload
     def __get__(self, owner: None, kind: type[T]) -> Callable[[T], T]: ...
     @overload
-    def __get__(self, owner: T, kind: type[T]) -> Callable[[], T]: ...
+    def __get__(self, owner: T, kind: type[T]) -> UnaryWord[T]: ...
 
 
 class BinaryWord(Protocol[R]):
@@ -43,6 +49,56 @@ class Binary(Protocol):
     def __get__(self, owner: None, kind: type[T]) -> Callable[..., T]: ...
     @overload
     def __get__(self, owner: T, kind: type[T]) -> BinaryWord[T]: ...
+
+
+class BinaryInPlaceWord(Protocol[R]):
+    """A bound word of one operand that changes its receiver."""
+
+    def __call__(self, other: Any) -> R: ...
+
+
+class BinaryInPlace(Protocol):
+    """A word of one operand that changes its receiver and returns it."""
+
+    @overload
+    def __get__(self, owner: None, kind: type[T]) -> Callable[..., T]: ...
+    @overload
+    def __get__(self, owner: T, kind: type[T]) -> BinaryInPlaceWord[T]: ...
+
+
+class CastRowWord(Protocol[R]):
+    """A bound word that casts leaves."""
+
+    def __call__(self, *, cast_filter: Callable[[Any, Tensor], bool] | None = None) -> R: ...
+
+
+class CastRow(Protocol):
+    """A word that casts leaves and returns its receiver's class."""
+
+    @overload
+    def __get__(self, owner: None, kind: type[T]) -> Callable[..., T]: ...
+    @overload
+    def __get__(self, owner: T, kind: type[T]) -> CastRowWord[T]: ...
+
+
+class ReductionWord(Protocol[R]):
+    """A bound word that reduces rows, or with ``reduce=True`` everything to one tensor."""
+
+    @overload
+    def __call__(self, dim: Any = None, keepdim: bool = False, *, reduce: Literal[True], **kwargs: Any) -> Tensor: ...
+    @overload
+    def __call__(
+        self, dim: Any = None, keepdim: bool = False, *, reduce: Literal[False] | None = None, **kwargs: Any
+    ) -> R: ...
+
+
+class Reduction(Protocol):
+    """A word that reduces rows and returns its receiver's class."""
+
+    @overload
+    def __get__(self, owner: None, kind: type[T]) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, owner: T, kind: type[T]) -> ReductionWord[T]: ...
 
 
 def ask(name: str) -> Call:
@@ -221,14 +277,14 @@ def binary(name: str, value: str, example: str = "", say: Call | None = None) ->
     return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", example, default=True)))
 
 
-def binary_(name: str, value: str, example: str = "", say: Call | None = None) -> Binary:
+def binary_(name: str, value: str, example: str = "", say: Call | None = None) -> BinaryInPlace:
     """Return a word that stores a function of each element and an operand in place."""
     say = ask_with(name) if say is None else say
 
     def word(self: Core, other: Any) -> Any:
         return pair_(self, say, other)
 
-    return cast(Binary, dress(word, name, _binary_doc(name, f"Store {value} in place; return self", example)))
+    return cast(BinaryInPlace, dress(word, name, _binary_doc(name, f"Store {value} in place; return self", example)))
 
 
 def _binary_doc(name: str, sentence: str, example: str, default: bool = False) -> str:

@@ -178,7 +178,7 @@ class Store(Facts):
         num_threads: int = 0,
         robust_key: bool = True,
         allow_pickle: bool | None = None,
-    ) -> Any:
+    ) -> Self:
         """Open a folder that `memmap` wrote, without reading its leaves.
 
         Args:
@@ -207,14 +207,8 @@ class Store(Facts):
             raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
         path = os.fspath(prefix)
         chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
-        node = open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle)))
-        node = cls._received(node)
-        return node if device is None else node.to(device, non_blocking=non_blocking)
-
-    @classmethod
-    def _received(cls, node: Any) -> Any:
-        """Return a loaded node as this class wants it; a tensorclass wraps it."""
-        return node
+        node: Any = cls._received(open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle))))
+        return node if device is None else node.to(device, non_blocking=non_blocking)  # type: ignore[no-any-return]
 
     @classmethod
     def from_schema(
@@ -225,7 +219,7 @@ class Store(Facts):
         storage: str | None = None,
         device: DeviceLike = None,
         prefix: str | os.PathLike[str] | None = None,
-    ) -> Any:
+    ) -> Self:
         """Return zeros of given shapes and dtypes, preallocated in memory, shared memory or files.
 
         Args:
@@ -249,14 +243,14 @@ class Store(Facts):
             raise ValueError(f"storage must be one of {list(_ROOMS)}, got {storage!r}")
         if prefix is not None and storage != "memmap":
             raise ValueError(f"prefix is for storage='memmap', got {prefix!r} with storage={storage!r}")
-        outline = cls._received(cls._dense_kind(_outline(schema, as_batch(batch_size)), batch_size))
+        outline: Any = cls._received(cls._dense_kind(_outline(schema, as_batch(batch_size)), batch_size))
         if storage is None:
             zeros = outline._map(lambda v: torch.zeros_like(v, device=device or "cpu"))
-            return zeros if device is None else zeros.to(device)
+            return zeros if device is None else zeros.to(device)  # type: ignore[no-any-return]
         if device is not None and torch.device(device).type != "cpu":
             raise ValueError(f"storage={storage!r} lies on the CPU, got device={device!r}")
         room = memory() if storage == "shared" else _room(prefix, True)
-        return _placed(outline, room, storage, fill=False).lock_()
+        return _placed(outline, room, storage, fill=False).lock_()  # type: ignore[no-any-return]
 
 
 _ROOMS = (None, "shared", "memmap")

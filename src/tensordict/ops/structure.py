@@ -15,7 +15,7 @@ from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key, unravel_key_to_tuple
-from tensordict.meta import Meta, as_batch
+from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.keyed import Keyed, enter
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ IsLeaf = Callable[[type], bool]
 class Structure(Keyed):
     """Requires: the words on keys, `_restructure`, `_like`. Gives: the words that change which keys there are."""
 
-    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True) -> Self:
+    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
         """Return a tensordict with some of the keys; values are not copied.
 
         Args:
             *keys: the keys, nested ones as tuples.
             inplace: remove the other keys here, and return self.
             strict: raise for a missing key.
+            as_tensordict: of a tensorclass, return the tensordict of the keys.
 
         Raises:
             KeyError: for a missing key, if ``strict``.
@@ -44,6 +45,8 @@ class Structure(Keyed):
             >>> list(TensorDict({"a": 1, "b": 2}).select("b").keys())
             ['b']
         """
+        if as_tensordict:
+            return self._untyped().select(*keys, inplace=inplace, strict=strict)  # type: ignore[no-any-return]
         if not inplace and all(type(key) is str for key in keys):
             return cast("Self", self._restructure(partial(_picked, keys=keys, strict=strict)))
         paths = [unravel_key_to_tuple(key) for key in keys]
@@ -52,6 +55,10 @@ class Structure(Keyed):
                 if walk.find(self, path) is None:
                     raise errors.missing_key(path if len(path) > 1 else path[0], self._keys(), type(self).__name__)
         return _restructured(self, lambda node: _selected(node, paths), inplace, "select keys")
+
+    def _untyped(self) -> Any:
+        """Return me with free keys: of a tensorclass, the node inside."""
+        return self
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
         """Return a tensordict without some of the keys; values are not copied.
@@ -131,13 +138,21 @@ class Structure(Keyed):
         """
         return _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
 
-    def empty(self, recurse: bool = False, *, batch_size: SizeLike | None = None, device: Any = NO_DEFAULT) -> Any:
+    def empty(
+        self,
+        recurse: bool = False,
+        *,
+        batch_size: SizeLike | None = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+    ) -> Self:
         """Return a tensordict of the same batch size without values.
 
         Args:
             recurse: keep the nested tensordicts, empty too.
             batch_size: another batch size.
             device: another device.
+            names: other names of the batch dims.
 
         Examples:
             >>> from tensordict import TensorDict
@@ -149,13 +164,15 @@ class Structure(Keyed):
             meta = Meta(as_batch(batch_size), meta.device)
         if device is not NO_DEFAULT:
             meta = meta._replace(device=None if device is None else torch.device(device))
+        if names is not NO_DEFAULT:
+            meta = meta._replace(names=as_names(names, len(meta.batch)))
         node: Any = self._like({}, meta)
         if recurse:
             for key in self._keys():
                 child = self._get(key)
                 if isinstance(child, Core) and not child._is_non_tensor:
                     node._set(key, child.empty(True))  # type: ignore[attr-defined]
-        return node
+        return node  # type: ignore[no-any-return]
 
     def split_keys(
         self,
@@ -164,7 +181,7 @@ class Structure(Keyed):
         default: Any = NO_DEFAULT,
         strict: bool = True,
         reproduce_struct: bool = False,
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Self, ...]:
         """Return one tensordict for each set of keys, and one with the keys that are left.
 
         Args:
@@ -201,7 +218,7 @@ class Structure(Keyed):
         default: Any = NO_DEFAULT,
         strict: bool = True,
         filter_empty: bool = True,
-    ) -> Any:
+    ) -> Self:
         """Take keys out of this tensordict, and return a tensordict of them.
 
         Args:
@@ -225,7 +242,7 @@ class Structure(Keyed):
         self.exclude(*keys, inplace=True)
         if filter_empty:
             self._drop_empty(kept)
-        return part
+        return part  # type: ignore[no-any-return]
 
     def _is_empty_node(self, key: NestedKey) -> bool:
         found = walk.find(self, unravel_key_to_tuple(key))
@@ -397,12 +414,13 @@ class Structure(Keyed):
         """
         return _joined(self, torch.stack, keys, out_key, dim, keep_entries)
 
-    def cat_from_tensordict(self, dim: int = 0, *, sorted: bool | None = None) -> Tensor:
+    def cat_from_tensordict(self, dim: int = 0, *, sorted: bool | None = None, out: Tensor | None = None) -> Tensor:
         """Return all values concatenated to one tensor.
 
         Args:
             dim: the dim of the values to concatenate along.
             sorted: in alphabetical order of the keys, instead of their own.
+            out: a tensor that the result is written to.
 
         Examples:
             >>> import torch
@@ -410,14 +428,15 @@ class Structure(Keyed):
             >>> TensorDict({"a": torch.zeros(2, 3), "b": torch.ones(2, 1)}, [2]).cat_from_tensordict(1).shape
             torch.Size([2, 4])
         """
-        return torch.cat(list(self.values(True, True, sort=bool(sorted))), dim)
+        return torch.cat(list(self.values(True, True, sort=bool(sorted))), dim, out=out)
 
-    def stack_from_tensordict(self, dim: int = 0, *, sorted: bool | None = None) -> Tensor:
+    def stack_from_tensordict(self, dim: int = 0, *, sorted: bool | None = None, out: Tensor | None = None) -> Tensor:
         """Return all values stacked to one tensor.
 
         Args:
             dim: where the new dim stands.
             sorted: in alphabetical order of the keys, instead of their own.
+            out: a tensor that the result is written to.
 
         Examples:
             >>> import torch
@@ -425,7 +444,7 @@ class Structure(Keyed):
             >>> TensorDict({"a": torch.zeros(2), "b": torch.ones(2)}, [2]).stack_from_tensordict(-1).shape
             torch.Size([2, 2])
         """
-        return torch.stack(list(self.values(True, True, sort=bool(sorted))), dim)
+        return torch.stack(list(self.values(True, True, sort=bool(sorted))), dim, out=out)
 
     # ---- non-tensors
 

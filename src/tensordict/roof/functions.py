@@ -25,6 +25,7 @@ from_any = TensorDict.from_any
 from_dict = TensorDict.from_dict
 from_namedtuple = TensorDict.from_namedtuple
 from_tuple = TensorDict.from_tuple
+from_pytree = TensorDict.from_pytree
 fromkeys = TensorDict.fromkeys
 load_memmap = TensorDict.load_memmap
 

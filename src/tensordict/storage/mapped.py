@@ -46,11 +46,13 @@ class MemoryMappedTensor(torch.Tensor):
         shape: a shape to broadcast to.
         filename: the file to write; a temporary file that goes with its last tensor by default.
 
-    >>> m = MemoryMappedTensor([0.0, 1.5, 3.0])
-    >>> m[1:]
-    MemoryMappedTensor([1.5000, 3.0000])
-    >>> m + 1
-    tensor([1.0000, 2.5000, 4.0000])
+    Examples:
+        >>> from tensordict import MemoryMappedTensor
+        >>> m = MemoryMappedTensor([0.0, 1.5, 3.0])
+        >>> m[1:]
+        MemoryMappedTensor([1.5000, 3.0000])
+        >>> m + 1
+        tensor([1.0000, 2.5000, 4.0000])
     """
 
     def __new__(

@@ -18,7 +18,13 @@ PIECE = 1 << 18  # bytes; a pipe reads several pieces faster than one long messa
 
 
 class WorkerError(RuntimeError):
-    """A worker died, or it raised something that cannot be rebuilt in the calling process."""
+    """A worker died, or it raised something that cannot be rebuilt in the calling process.
+
+    Examples:
+        >>> from tensordict import WorkerError
+        >>> issubclass(WorkerError, RuntimeError)
+        True
+    """
 
 
 class RemoteTraceback(Exception):
