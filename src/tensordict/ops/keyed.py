@@ -126,7 +126,8 @@ class Keyed(Facts):
             (['a', 'c'], [('a', 'b'), 'c'])
         """
         if not (include_nested or leaves_only or sort):
-            return self._names()
+            names: walk.KeysView = self._names()
+            return names
         return walk.KeysView(self, include_nested, leaves_only, is_leaf, sort)
 
     def _names(self) -> Any:
@@ -166,7 +167,8 @@ class Keyed(Facts):
             [(('a', 'b'), tensor(1)), ('c', tensor(2))]
         """
         if not (include_nested or leaves_only or sort):
-            return self._items()
+            found: walk.ItemsView = self._items()
+            return found
         return walk.ItemsView(self, include_nested, leaves_only, is_leaf, sort)
 
     def _items(self) -> Any:
@@ -387,21 +389,11 @@ class Keyed(Facts):
         for key, value in chosen:
             merge = None if isinstance(value, Tensor) else self._merge(key, value, is_leaf)
             if merge is None:
-                self.set(
-                    key,
-                    value.clone() if clone and hasattr(value, "clone") else value,
-                    inplace,
-                    non_blocking=non_blocking,
-                )
-            else:
-                merge.update(
-                    value,
-                    clone,
-                    inplace,
-                    non_blocking=non_blocking,
-                    keys_to_update=_below(key, wanted),
-                    is_leaf=is_leaf,
-                )
+                copied = value.clone() if clone and hasattr(value, "clone") else value
+                self.set(key, copied, inplace, non_blocking=non_blocking)
+                continue
+            below = _below(key, wanted)
+            merge.update(value, clone, inplace, non_blocking=non_blocking, keys_to_update=below, is_leaf=is_leaf)
         return self
 
     def _ready(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]] | None:
