@@ -375,11 +375,7 @@ class Keyed(Facts):
         """
         if update_batch_size:
             _take_batch(self, input_dict_or_td)
-        pairs = _entries(input_dict_or_td)
-        if kwargs:
-            pairs = [*pairs, *kwargs.items()]
-        wanted = None if keys_to_update is None else [unravel_key_to_tuple(key) for key in keys_to_update]
-        chosen = pairs if wanted is None else [(key, value) for key, value in pairs if _chosen(key, wanted)]
+        chosen, wanted = _picked(_entries(input_dict_or_td), kwargs, keys_to_update)
         ready = None if inplace or clone else self._ready(chosen)
         if ready is not None:
             for key, child in ready:
@@ -657,6 +653,18 @@ def _entries(source: Any) -> list[tuple[Any, Any]]:
     if isinstance(source, Mapping):
         return list(source.items())
     raise TypeError(f"expected a mapping or a tensordict, got {source!r} of type {type(source).__name__}")
+
+
+def _picked(
+    pairs: list[tuple[Any, Any]], kwargs: dict[str, Any], keys: Sequence[NestedKey] | None
+) -> tuple[list[tuple[Any, Any]], list[tuple[str, ...]] | None]:
+    """Return the pairs to take, and the paths that are wanted; None when all are."""
+    if kwargs:
+        pairs = [*pairs, *kwargs.items()]
+    if keys is None:
+        return pairs, None
+    wanted = [unravel_key_to_tuple(key) for key in keys]
+    return [(key, value) for key, value in pairs if _chosen(key, wanted)], wanted
 
 
 def _below(key: Any, wanted: list[tuple[str, ...]] | None) -> list[Any] | None:
