@@ -28,7 +28,7 @@ FLOORS = {
     "core": {"core", "locks", "walk", "coerce"},
     "ops": {"ops"},
     "kinds": {"kinds"},
-    "roof": {"roof", "join", "collate", "nn", "interop", "cli", "utils", "base"},
+    "roof": {"roof", "join", "collate", "nn", "interop", "cli", "utils", "base", "memmap", "tensorclass"},
     "face": {""},
     "programs": {"__main__", "demo"},  # they use the package as its users do, through the face
 }

@@ -8,7 +8,7 @@ from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
-from tensordict.kinds.tensorclass import TensorClass, is_tensorclass, tensorclass
+from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.parallel import WorkerError
 from tensordict.roof import transport as transport
@@ -45,7 +45,7 @@ from tensordict.settings import (
     set_lazy_legacy,
     set_list_to_stack,
 )
-from tensordict.storage.mapped import MemoryMappedTensor
+from tensordict.tensorclass import TensorClass, is_tensorclass, tensorclass
 
 __all__ = [
     "KEY_SEPARATOR",
