@@ -145,6 +145,10 @@ def holed(draw: Any, shape: Shape) -> Shape:
     return (*shape[:at], -1, *shape[at + 1 :])
 
 
+def reshaping(draw: Any, count: int) -> Shape:
+    return () if count == 1 and draw(st.booleans()) else holed(draw, factors(draw, count))
+
+
 def span(draw: Any, batch: Shape) -> tuple[int, int]:
     low = draw(st.integers(0, len(batch) - 1))
     return low, draw(st.integers(low, len(batch) - 1))
@@ -199,8 +203,8 @@ ROWS: dict[str, tuple[int, Arguments]] = {
     "squeeze": (0, lambda draw, batch: (dim(draw, batch),) if batch and draw(st.booleans()) else ()),
     "flatten": (1, span),
     "unflatten": (1, unflattening),
-    "reshape": (0, lambda draw, batch: holed(draw, factors(draw, math.prod(batch)))),
-    "view": (0, lambda draw, batch: holed(draw, factors(draw, math.prod(batch)))),
+    "reshape": (0, lambda draw, batch: (reshaping(draw, math.prod(batch)),)),
+    "view": (0, lambda draw, batch: (reshaping(draw, math.prod(batch)),)),
     "expand": (0, lambda draw, batch: (expansion(draw, batch),)),
     "broadcast_to": (0, lambda draw, batch: (expansion(draw, batch),)),
     "flip": (1, lambda draw, batch: tuple(order(draw, batch)[: draw(st.integers(1, 2))])),

@@ -45,8 +45,38 @@ COMPARISONS = "== != < <= > >= & | ^ + - * / **"
 REDUCTIONS = "sum mean std var prod amax amin nansum nanmean max min logsumexp"
 CASTS = "float double int long bool half to_tensordict to_dict numpy unlock_ lock_ is_empty numel auto_batch_size_"
 
-# What `docs/differences.md` explains: a word (the last line of the shortest program) and what differs, as patterns.
-EXPLAINED: list[tuple[str, str, str]] = []
+# What `docs/differences.md` explains: words (the last line of the shortest program), what differs, and the section.
+EXPLAINED: list[tuple[str, str, str]] = [
+    (r".*", r"kind: \w+Error, published \w+Error", "Errors and failed writes"),
+    (
+        r"set\w*|write \w+|update\w*|replace",
+        r"keys: \[\] more, .* fewer|dtype|values|shape",
+        "Errors and failed writes",
+    ),
+    (
+        r"update_|set_|get_at|repeat_interleave|gather|permute",
+        r"kind: \w+Error, published done",
+        "Errors and failed writes",
+    ),
+    (r".*", r"keys: \['n'\] more, \[\] fewer", "Nested tensordicts"),
+    (r"max|min|cum\w+", r"batch|names", "Nested tensordicts"),
+    (r"broadcast_to|new_\w+|unflatten|[!=<>]=?|is\w+|logical_\w+|masked_select|any|all", r"names", "Names"),
+    (r".*", r"locked", "Locks and files"),
+    (r"add|sum|prod|max|min|mean|logsumexp|nan\w+|std|var|amax|amin", r"kind: done, published \w+", "Reductions"),
+    (r"sum|prod|mean|nan\w+|std|var|amax|amin|max|min", r"shape|values|kind: Tensor, published sequence", "Reductions"),
+    (r"atleast_3d", r"batch|names|shape|kind: \w+, published \w+", "Torch's own shapes and words"),
+    (
+        r"long|index_select|relu|gather|permute|rename|movedim|\*\*|\w+_tensors",
+        r"kind: done, published .*",
+        "Torch's own shapes and words",
+    ),
+    (r".*", r"kind: NonTensorData, published NonTensorStack", "Non-tensors"),
+    (r".*", r"keys: \['s'\] more, \[\] fewer", "Non-tensors"),
+    (r"empty|auto_batch_size_|pop|setdefault", r"keys: .*|batch|names", "Making and reading"),
+    (r"view|batch_size|repeat|\w*stack|stack|cat", r"kind: done, published \w+Error", "Lazy stacks"),
+    (r".*", r"kind: TensorDict, published LazyStackedTensorDict|kind: \w+, published unreadable, .*", "Lazy stacks"),
+    (r"masked_select|narrow", r"kind: LazyStackedTensorDict, published TensorDict", "Lazy stacks"),
+]
 
 
 class Writer:
@@ -556,7 +586,12 @@ def word_of(line: str) -> str:
 
 
 def explained(word: str, what: str) -> str | None:
-    return next((why for w, k, why in EXPLAINED if re.fullmatch(w, word) and re.search(k, what)), None)
+    """Return the sections that explain all that differs, or None."""
+    found = [
+        next((why for words, part, why in EXPLAINED if re.fullmatch(words, word) and re.fullmatch(part, one)), None)
+        for one in what.split("; ")
+    ]
+    return None if None in found else ", ".join(sorted({why for why in found if why}))
 
 
 def search(arguments: argparse.Namespace) -> int:

@@ -257,7 +257,7 @@ class LazyStackedTensorDict(TensorDictBase):
             member._set(key, part)
 
     def _del(self, key: str) -> None:
-        for member in self._tensordicts:
+        for member in {id(m): m for m in self._tensordicts}.values():  # one may be there twice
             member._del(key)
 
     def _keys(self) -> list[str]:

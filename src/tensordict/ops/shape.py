@@ -281,7 +281,7 @@ class Shape(Facts):
         n = len(batch)
         out = dims.expand(batch, _sizes(args))
         left = names and (None,) * (len(out) - n) + names
-        return self._resize(lambda v: v.expand(*out, *v.shape[n:]), out, left)
+        return self._resize(lambda v: v.expand((*out, *v.shape[n:])), out, left)
 
     broadcast_to = expand
 
@@ -486,7 +486,7 @@ class Shape(Facts):
         if len(times) != n:
             raise ValueError(f"expected one number for each of the {n} batch dims, got {list(times)}")
         out = tuple(size * by for size, by in zip(batch, times, strict=True))
-        return self._resize(lambda v: v.repeat(*times, *(1,) * (v.ndim - n)), out, self._meta.names)
+        return self._resize(lambda v: v.repeat((*times, *(1,) * (v.ndim - n))), out, self._meta.names)
 
     def atleast_1d(self) -> Self:
         """Return a view with at least one batch dim; new ones have size one.
@@ -648,7 +648,7 @@ def _permute(self: S, order: Sequence[int]) -> S:
     wanted = dims.wrap_all(order, n)
     if len(wanted) != n:
         raise RuntimeError(f"permute expects {n} dims, one for each batch dim, got {list(order)}")
-    return self._move(dims.ordering(wanted), lambda v: v.permute(*wanted, *range(n, v.ndim)))
+    return self._move(dims.ordering(wanted), lambda v: v.permute((*wanted, *range(n, v.ndim))))
 
 
 def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:
@@ -656,7 +656,7 @@ def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:
     n, out = len(batch), dims.infer(shape, dims.numel(batch))
     if out == batch:
         return self
-    return self._resize(lambda v: getattr(v, name)(*out, *v.shape[n:]), out)
+    return self._resize(lambda v: getattr(v, name)((*out, *v.shape[n:])), out)
 
 
 def _flip(self: S, over: Sequence[int]) -> S:
