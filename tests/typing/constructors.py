@@ -14,7 +14,7 @@ from tensordict import TensorClass
 class Frame(TensorClass):
     image: Tensor
     label: str = "none"
-    tags: list[str] = dataclasses.field(default_factory=list)
+    scale: float = dataclasses.field(default=1.0)
 
 
 def check() -> None:
@@ -22,7 +22,7 @@ def check() -> None:
     assert_type(Frame(image=torch.zeros(2)), Frame)
     assert_type(frame.image, Tensor)
     assert_type(frame.label, str)
-    assert_type(frame.tags, list[str])
+    assert_type(frame.scale, float)
     assert_type(frame.batch_size, torch.Size)
     assert_type(frame.device, torch.device | None)
     assert_type(frame.names, list[str | None])

@@ -71,11 +71,11 @@ def _field(name: str) -> _Field:
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
-class _Declared(Facade):
+class Declared(Facade):
     """Tell type checkers that classes below have fields; the names in `TensorClass` are fields of all of them."""
 
 
-class TensorClass(_Declared):
+class TensorClass(Declared):
     """Be the base of classes whose annotated fields hold tensors, and that behave like a tensordict.
 
     A subclass takes its fields as arguments, and ``batch_size``, ``device`` and ``names`` as keywords. A number in a

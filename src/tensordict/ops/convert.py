@@ -474,10 +474,13 @@ class Convert(Facts):
             >>> TensorDict({"x": torch.zeros(3, 4), "y": torch.zeros(3, 4)}).auto_batch_size_().batch_size
             torch.Size([3, 4])
         """
-        self.batch_size = []
         shapes = []
         for key in self._keys():
-            child = self._get(key)
+            try:
+                child = self._get(key)
+            except errors.ShapeMismatch:  # members of a lazy stack agree in the batch dims only
+                shapes.append(self._meta.batch)
+                continue
             if isinstance(child, Core) and not child._is_non_tensor:
                 child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
             if isinstance(child, Tensor) or not child._is_non_tensor:

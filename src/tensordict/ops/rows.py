@@ -99,6 +99,9 @@ class ReductionWord(Protocol[R]):
     def __call__(
         self, dim: Any = None, keepdim: bool = False, *, reduce: Literal[False] | None = None, **kwargs: Any
     ) -> R: ...
+    def __call__(
+        self, dim: Any = None, keepdim: bool = False, *, reduce: bool | None = None, **kwargs: Any
+    ) -> R | Tensor: ...
 
 
 class Reduction(Protocol):
