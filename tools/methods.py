@@ -1,6 +1,6 @@
 """Write `docs/methods.md`: every public word by task, with its first sentence and a running example.
 
-Everything comes from the docstrings. `python tools/methods.py` writes the page, `--check` only says whether it is stale.
+The page comes from the docstrings: `python tools/methods.py` writes it, `--check` only tells whether it is stale.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensordict
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorCollection, TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "methods.md"
 
@@ -56,7 +56,7 @@ VALUES = {
 HEAD = """\
 # Methods by task
 
-Every word of every container, each with one sentence and an example that runs. The page is written from the docstrings by
+Every word of every container, with one sentence and an example that runs. The page is written from the docstrings by
 `tools/methods.py`; `help(TensorDict.<word>)` says more: arguments, results and errors.
 
 ```python

@@ -58,6 +58,12 @@ class LazyStackedTensorDict(TensorDictBase):
     _tensordicts: list[Any]
     stack_dim: int
 
+    if TYPE_CHECKING:  # a row may be a member, of any class
+
+        def __getitem__(self, index: Any) -> Any: ...
+        def __iter__(self) -> Iterator[Any]: ...
+        def unbind(self, dim: int = 0) -> tuple[Any, ...]: ...
+
     def __init__(
         self,
         *tensordicts: Any,

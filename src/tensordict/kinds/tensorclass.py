@@ -26,6 +26,21 @@ from tensordict.storage.base import Record
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from tensordict.kinds.dense import TensorDict
+
+    class _Size:
+        def __get__(self, owner: Any, kind: Any) -> torch.Size: ...
+        def __set__(self, owner: Any, value: SizeLike | None) -> None: ...
+
+    class _Device:
+        def __get__(self, owner: Any, kind: Any) -> torch.device | None: ...
+        def __set__(self, owner: Any, value: DeviceLike) -> None: ...
+
+    class _Names:
+        def __get__(self, owner: Any, kind: Any) -> list[str | None]: ...
+        def __set__(self, owner: Any, value: Sequence[str | None] | None) -> None: ...
+
+
 T = TypeVar("T")
 
 _REGISTERED: dict[str, Any] = {}
@@ -55,8 +70,12 @@ def _field(name: str) -> _Field:
     return _Field(read, write, drop)
 
 
-@dataclass_transform(kw_only_default=False)
-class TensorClass(Facade):
+@dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
+class Declared(Facade):
+    """Tell type checkers that classes below have fields; the names in `TensorClass` are fields of all of them."""
+
+
+class TensorClass(Declared):
     """Be the base of classes whose annotated fields hold tensors, and that behave like a tensordict.
 
     A subclass takes its fields as arguments, and ``batch_size``, ``device`` and ``names`` as keywords. A number in a
@@ -77,6 +96,12 @@ class TensorClass(Facade):
         >>> batch[:2].image.shape, batch.label
         (torch.Size([2, 8, 8]), 'none')
     """
+
+    if TYPE_CHECKING:  # arguments of every constructor, beside the fields
+        batch_size: _Size = dataclasses.field(default=_Size(), kw_only=True)  # type: ignore[override]
+        device: _Device = dataclasses.field(default=_Device(), kw_only=True)
+        names: _Names = dataclasses.field(default=_Names(), kw_only=True)  # type: ignore[override]
+        lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
 
     _fields: ClassVar[dict[str, Any]] = {}
     _options: ClassVar[_Options] = _Options()
@@ -281,7 +306,7 @@ class TensorClass(Facade):
         # a class that this program has not defined cannot be named by a file: its fields are still there
         return inner if found is None else found._around(inner)
 
-    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+    def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """Return a copy as a plain tensordict.
 
         Examples:
@@ -292,7 +317,7 @@ class TensorClass(Facade):
             >>> type(Sample(image=torch.zeros(2)).to_tensordict()).__name__
             'TensorDict'
         """
-        return self._inner.to_tensordict(retain_none=retain_none)
+        return self._inner.to_tensordict(retain_none=retain_none)  # type: ignore[no-any-return]
 
     def _brief(self, depth: int, level: int) -> str:
         return type(self).__name__ + super()._brief(depth, level)
@@ -398,7 +423,7 @@ def tensorclass(cls: type[T]) -> type[T]: ...
 def tensorclass(
     *, frozen: bool = False, nocast: bool = False, autocast: bool = False
 ) -> Callable[[type[T]], type[T]]: ...
-@dataclass_transform(kw_only_default=False)
+@dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
 def tensorclass(cls: Any = None, *, frozen: bool = False, nocast: bool = False, autocast: bool = False) -> Any:
     """Make a class whose annotated fields hold tensors a tensorclass, as `TensorClass` does by inheritance.
 

@@ -19,6 +19,8 @@ from tensordict.core.facts import Facts
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from tensordict.kinds.dense import TensorDict
+
 
 class Convert(Facts):
     """Requires: `_map`, `_fold`, `_dense`. Gives: copies, autograd words, dicts, automatic batch sizes."""
@@ -440,7 +442,7 @@ class Convert(Facts):
                 self.set(path, theirs[name], inplace=not assign and isinstance(theirs[name], Tensor))  # type: ignore[attr-defined]
         return self
 
-    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+    def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """Return a copy made of plain tensordicts only.
 
         Args:
@@ -458,7 +460,7 @@ class Convert(Facts):
                 node._set(key, child.to_tensordict(retain_none=retain_none))  # type: ignore[attr-defined]
             elif retain_none is not False or isinstance(child, Tensor) or child._given() is not None:
                 node._set(key, child.clone())
-        return node
+        return node  # type: ignore[no-any-return]
 
     def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
         """Set the batch size to the longest that all values share, here and in nested tensordicts; return self.
@@ -472,10 +474,13 @@ class Convert(Facts):
             >>> TensorDict({"x": torch.zeros(3, 4), "y": torch.zeros(3, 4)}).auto_batch_size_().batch_size
             torch.Size([3, 4])
         """
-        self.batch_size = []
         shapes = []
         for key in self._keys():
-            child = self._get(key)
+            try:
+                child = self._get(key)
+            except errors.ShapeMismatch:  # members of a lazy stack agree in the batch dims only
+                shapes.append(self._meta.batch)
+                continue
             if isinstance(child, Core) and not child._is_non_tensor:
                 child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
             if isinstance(child, Tensor) or not child._is_non_tensor:

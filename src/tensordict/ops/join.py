@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from tensordict import dims, errors, settings
-from tensordict.core.core import Core, implements
+from tensordict.core.core import Core, S, implements
 
 
-def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+def stack(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
     """Stack tensordicts along a new batch dim, value by value.
 
     Args:
@@ -34,13 +34,13 @@ def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         tensor([1, 2])
     """
     if settings.lazy_legacy():
-        return lazy_stack(input, dim, out=out)
+        return lazy_stack(input, dim, out=out)  # type: ignore[no-any-return]
     items = _nodes(input, "stack")
     first = items[0]
-    return _into(out, type(first)._stack(items, dims.wrap(dim, len(first._meta.batch) + 1)))
+    return _into(out, type(first)._stack(items, dims.wrap(dim, len(first._meta.batch) + 1)))  # type: ignore[no-any-return]
 
 
-def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+def cat(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
     """Concatenate tensordicts along a batch dim, value by value.
 
     Args:
@@ -62,7 +62,7 @@ def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     """
     items = _nodes(input, "cat")
     first = items[0]
-    return _into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))
+    return _into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))  # type: ignore[no-any-return]
 
 
 def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:

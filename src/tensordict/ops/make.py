@@ -146,7 +146,7 @@ class Make(Facts):
         said = _Said(dtype, device, requires_grad, layout, pin_memory)
         return _new(self, "new_full", dims.sizes((size,)), said, fill_value)
 
-    def new_tensor(self, data: Any, *, dtype: torch.dtype | None = None, device: Any = NO_DEFAULT) -> Any:
+    def new_tensor(self, data: Any, *, dtype: torch.dtype | None = None, device: Any = NO_DEFAULT) -> Self:
         """Return a copy of data, with the dtypes and devices of this tensordict.
 
         Args:
@@ -173,7 +173,7 @@ class Make(Facts):
                 )
             else:
                 found[key] = mine.new_tensor(value, dtype=dtype, **said)
-        return self._dense_kind(found, data.batch_size if isinstance(data, Facts) else None)
+        return self._received(self._dense_kind(found, data.batch_size if isinstance(data, Facts) else None))
 
     @classmethod
     def fromkeys(cls, keys: Iterable[NestedKey], value: Any = 0) -> Self:

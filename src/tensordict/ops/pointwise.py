@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from tensordict.aliases import Call
 from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
 from tensordict.ops.rows import (
+    Operator,
     ask_with,
     ask_with_tensor,
     at_once,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _operator(name: str, call: Call, kernel: str = "") -> Any:
+def _operator(name: str, call: Call, kernel: str = "") -> Operator:
     """Return an operator method: the same as the word, without options."""
     many = at_once(kernel) if kernel else None
 
@@ -39,16 +40,16 @@ def _operator(name: str, call: Call, kernel: str = "") -> Any:
 
     method.__name__ = name
     method.__qualname__ = f"TensorCollection.{name}"
-    return method
+    return cast(Operator, method)
 
 
-def _in_place(name: str, call: Call) -> Any:
+def _in_place(name: str, call: Call) -> Operator:
     def method(self: Core, other: Any) -> Any:
         return pair_(self, call, other)
 
     method.__name__ = name
     method.__qualname__ = f"TensorCollection.{name}"
-    return method
+    return cast(Operator, method)
 
 
 def _swapped(call: Call) -> Call:
@@ -137,7 +138,8 @@ class Pointwise(Facts):
     __xor__ = __rxor__ = _operator("__xor__", operator.xor)
     __lt__, __le__ = _operator("__lt__", operator.lt), _operator("__le__", operator.le)
     __gt__, __ge__ = _operator("__gt__", operator.gt), _operator("__ge__", operator.ge)
-    __eq__, __ne__ = _operator("__eq__", operator.eq), _operator("__ne__", operator.ne)
+    __eq__: Operator = _operator("__eq__", operator.eq)  # type: ignore[assignment]
+    __ne__: Operator = _operator("__ne__", operator.ne)  # type: ignore[assignment]
 
     __iadd__ = _in_place("__iadd__", operator.iadd)
     __isub__ = _in_place("__isub__", operator.isub)

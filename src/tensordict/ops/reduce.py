@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import torch
 from torch import Tensor
@@ -143,6 +143,24 @@ class Reduce(Facts):
     amax = _reduction("amax", "the maximum")
     amin = _reduction("amin", "the minimum")
 
+    @overload
+    def prod(
+        self,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: Literal[True],
+    ) -> Tensor: ...
+    @overload
+    def prod(
+        self,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: Literal[False] | None = None,
+    ) -> Self: ...
     def prod(
         self,
         dim: Dims = None,
@@ -245,7 +263,7 @@ class Reduce(Facts):
         """
         return _cumulative(self, "cummin", dim, reduce, return_indices)
 
-    def logsumexp(self, dim: Dims = None, keepdim: bool = False) -> Any:
+    def logsumexp(self, dim: Dims = None, keepdim: bool = False) -> Self:
         """Return the logarithm of the sum of exponentials of each leaf.
 
         Args:
@@ -259,7 +277,7 @@ class Reduce(Facts):
             tensor(0.6931)
         """
         over = tuple(range(self.ndim)) if dim is None else dim
-        return _reduced(self, "logsumexp", over, keepdim, {})
+        return _reduced(self, "logsumexp", over, keepdim, {})  # type: ignore[no-any-return]
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
         """Return exponentials that sum to one along a batch dim.
@@ -277,6 +295,26 @@ class Reduce(Facts):
         d = dims.wrap(dim, self.ndim)
         return self._reduce(lambda v: v.softmax(d, dtype=dtype), self._meta.batch, self._meta.names)
 
+    @overload
+    def quantile(
+        self,
+        q: float | Tensor,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+        reduce: Literal[True],
+    ) -> Tensor: ...
+    @overload
+    def quantile(
+        self,
+        q: float | Tensor,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+        reduce: Literal[False] | None = None,
+    ) -> Self: ...
     def quantile(
         self,
         q: float | Tensor,
@@ -315,6 +353,10 @@ class Reduce(Facts):
         batch = (*front, *dims.reduced(self._meta.batch, (d,), keepdim))
         return self._reduce(lambda v: _leaf_quantile(v, q, d, keepdim, interpolation), batch, left)
 
+    @overload
+    def all(self, dim: None = None) -> bool: ...
+    @overload
+    def all(self, dim: int) -> Self: ...
     def all(self, dim: int | None = None) -> Any:
         """Tell whether all elements are True: one bool, or along a batch dim a tensordict of bools.
 
@@ -330,6 +372,10 @@ class Reduce(Facts):
         """
         return _logical(self, "all", dim)
 
+    @overload
+    def any(self, dim: None = None) -> bool: ...
+    @overload
+    def any(self, dim: int) -> Self: ...
     def any(self, dim: int | None = None) -> Any:
         """Tell whether any element is True: one bool, or along a batch dim a tensordict of bools.
 

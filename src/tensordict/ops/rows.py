@@ -81,6 +81,15 @@ class CastRow(Protocol):
     def __get__(self, owner: T, kind: type[T]) -> CastRowWord[T]: ...
 
 
+class Operator(Protocol):
+    """An operator that returns its receiver's class."""
+
+    @overload
+    def __get__(self, owner: None, kind: type[T]) -> Callable[[T, Any], T]: ...
+    @overload
+    def __get__(self, owner: T, kind: type[T]) -> Callable[[Any], T]: ...
+
+
 class ReductionWord(Protocol[R]):
     """A bound word that reduces rows, or with ``reduce=True`` everything to one tensor."""
 
@@ -90,6 +99,9 @@ class ReductionWord(Protocol[R]):
     def __call__(
         self, dim: Any = None, keepdim: bool = False, *, reduce: Literal[False] | None = None, **kwargs: Any
     ) -> R: ...
+    def __call__(
+        self, dim: Any = None, keepdim: bool = False, *, reduce: bool | None = None, **kwargs: Any
+    ) -> R | Tensor: ...
 
 
 class Reduction(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -37,6 +37,10 @@ class Shape(Facts):
             )
         return iter(self.unbind(0))
 
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
+    @overload
+    def __getitem__(self, index: Any) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
         if type(index) is str:
             return self._read_one(index)  # type: ignore[attr-defined]
@@ -585,7 +589,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["x"]
             tensor([0, 2])
         """
-        return self[mask]  # type: ignore[no-any-return]
+        return self[mask]
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0) -> Self:
         """Return the rows with padding before and after them along batch dims.
@@ -734,6 +738,8 @@ def written_batch(value: Mapping[Any, Any], batch: Batch) -> Batch:
 def _has_batch(value: Any, batch: Batch) -> bool:
     if isinstance(value, Mapping):
         return all(_has_batch(v, batch) for v in value.values())
+    if isinstance(value, (bool, int, float, complex)):  # one number is written to all rows
+        return not batch
     return not isinstance(value, (Tensor, Facts)) or tuple(value.shape[: len(batch)]) == batch
 
 

@@ -510,7 +510,7 @@ class Structure(Keyed):
             raise errors.missing_key(key, self._keys(), type(self).__name__)
         return type(found)
 
-    def get_item_shape(self, key: NestedKey) -> Any:
+    def get_item_shape(self, key: NestedKey) -> torch.Size:
         """Return the shape of a value.
 
         Args:
@@ -522,7 +522,7 @@ class Structure(Keyed):
             >>> TensorDict({"a": torch.zeros(2, 3)}, [2]).get_item_shape("a")
             torch.Size([2, 3])
         """
-        return self._found(key).shape
+        return self._found(key).shape  # type: ignore[no-any-return]
 
     @property
     def sorted_keys(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.nontensor import NonTensor
 from tensordict.ops.join import lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.ragged import lengths_mask, padded
+
+C = TypeVar("C", bound=TensorCollection)
 
 KEY_SEPARATOR = "."
 """What joins the parts of a nested key where it must be one string."""
@@ -36,7 +38,7 @@ def make_tensordict(
     device: DeviceLike = None,
     auto_batch_size: bool | None = None,
     **kwargs: Any,
-) -> Any:
+) -> TensorDict:
     """Return a tensordict of a mapping or of keyword values.
 
     Args:
@@ -56,7 +58,7 @@ def make_tensordict(
     return TensorDict.from_dict(values, batch_size=batch_size, device=device, auto_batch_size=auto_batch_size)
 
 
-def merge_tensordicts(*tensordicts: Any, callback_exist: Callable[..., Any] | None = None) -> Any:
+def merge_tensordicts(*tensordicts: C, callback_exist: Callable[..., Any] | None = None) -> C:
     """Return a tensordict with the keys of several, nested ones merged.
 
     Args:
@@ -84,7 +86,7 @@ def merge_tensordicts(*tensordicts: Any, callback_exist: Callable[..., Any] | No
     return result
 
 
-def group_by(tensordict: Any, key: NestedKey) -> tuple[Tensor, tuple[Any, ...]]:
+def group_by(tensordict: C, key: NestedKey) -> tuple[Tensor, tuple[C, ...]]:
     """Return the different values of a key, sorted, and the rows of each.
 
     Args:
@@ -129,7 +131,7 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     return stack([td.contiguous() for td in td_list], dim)
 
 
-def pad(tensordict: Any, pad_size: Sequence[int], value: float = 0.0) -> Any:
+def pad(tensordict: C, pad_size: Sequence[int], value: float = 0.0) -> C:
     """Return the rows with padding before and after them along batch dims.
 
     Args:

@@ -1,0 +1,124 @@
+"""One line for each name at the top of the package: the type that mypy and pyright give it.
+
+`tests/test_typing.py` runs every line too, and says which names have none.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import assert_type
+
+from tensordict import (
+    KEY_SEPARATOR,
+    NO_DEFAULT,
+    LazyStackedTensorDict,
+    MemoryMappedTensor,
+    NonTensorData,
+    NonTensorStack,
+    TensorClass,
+    TensorCollection,
+    TensorDict,
+    TensorDictBase,
+    WorkerError,
+    __version__,
+    assert_allclose_td,
+    assert_close,
+    capture_non_tensor_stack,
+    cat,
+    collate,
+    default_is_leaf,
+    dense_stack_tds,
+    from_any,
+    from_dict,
+    from_namedtuple,
+    from_pytree,
+    from_tuple,
+    fromkeys,
+    get_defaults_to_none,
+    group_by,
+    is_leaf_nontensor,
+    is_non_tensor,
+    is_tensor_collection,
+    is_tensorclass,
+    lazy_legacy,
+    lazy_stack,
+    list_to_stack,
+    load_memmap,
+    make_tensordict,
+    maybe_dense_stack,
+    merge_tensordicts,
+    pad,
+    pad_sequence,
+    set_capture_non_tensor_stack,
+    set_get_defaults_to_none,
+    set_lazy_legacy,
+    set_list_to_stack,
+    stack,
+    tensorclass,
+    unpad_sequence,
+    unravel_key,
+    unravel_key_list,
+    unravel_key_to_tuple,
+)
+
+Point = namedtuple("Point", "x")
+
+
+class Sample:
+    x: Tensor
+
+
+def check(td: TensorDict, mask: Tensor, folder: str) -> None:
+    assert_type(str(KEY_SEPARATOR), str)
+    assert_type(str(NO_DEFAULT), str)
+    assert_type(LazyStackedTensorDict(td), LazyStackedTensorDict)
+    assert_type(MemoryMappedTensor([1.0]), MemoryMappedTensor)
+    assert_type(NonTensorData("a"), NonTensorData)
+    assert_type(NonTensorStack("a", "b"), NonTensorStack)
+    assert_type(isinstance(td, TensorClass), bool)
+    assert_type(isinstance(td, TensorCollection), bool)
+    assert_type(TensorDict({"x": 1}), TensorDict)
+    assert_type(isinstance(td, TensorDictBase), bool)
+    assert_type(WorkerError(), WorkerError)
+    assert_type(str(__version__), str)
+    assert_type(assert_allclose_td(td, td), bool)
+    assert_type(assert_close(td, td), bool)
+    assert_type(capture_non_tensor_stack(), bool)
+    assert_type(cat([td, td]), TensorDict)
+    assert_type(collate([td, td]), Any)
+    assert_type(default_is_leaf(Tensor), bool)
+    assert_type(dense_stack_tds([td, td], 0), Any)
+    assert_type(from_any({"x": 1}), Any)
+    assert_type(from_dict({"x": 1}), TensorDict)
+    assert_type(from_namedtuple(Point(1)), TensorDict)
+    assert_type(from_pytree([1]), Any)
+    assert_type(from_tuple((1,)), TensorDict)
+    assert_type(fromkeys(["x"]), TensorDict)
+    assert_type(get_defaults_to_none(), bool)
+    assert_type(group_by(TensorDict({"k": [0, 1]}, [2]), "k"), tuple[Tensor, tuple[TensorDict, ...]])
+    assert_type(is_leaf_nontensor(Tensor), bool)
+    assert_type(is_non_tensor(td), bool)
+    assert_type(is_tensor_collection(td), bool)
+    assert_type(is_tensorclass(td), bool)
+    assert_type(lazy_legacy(), bool)
+    assert_type(lazy_stack([td, td]), Any)
+    assert_type(list_to_stack(), bool)
+    assert_type(load_memmap(td.memmap(folder).saved_path), TensorDict)
+    assert_type(make_tensordict(x=1), TensorDict)
+    assert_type(maybe_dense_stack([td, td]), Any)
+    assert_type(merge_tensordicts(td, td), TensorDict)
+    assert_type(pad(td, [1, 0]), TensorDict)
+    assert_type(pad_sequence([td, td]), Any)
+    assert_type(set_capture_non_tensor_stack(True), set_capture_non_tensor_stack)
+    assert_type(set_get_defaults_to_none(True), set_get_defaults_to_none)
+    assert_type(set_lazy_legacy(False), set_lazy_legacy)
+    assert_type(set_list_to_stack(True), set_list_to_stack)
+    assert_type(stack([td, td]), TensorDict)
+    assert_type(tensorclass(Sample), type[Sample])
+    assert_type(unpad_sequence(pad_sequence([td, td], return_mask=True)), Any)
+    assert_type(unravel_key("a"), str | tuple[str, ...])
+    assert_type(unravel_key_list(["a"]), list[str | tuple[str, ...]])
+    assert_type(unravel_key_to_tuple("a"), tuple[str, ...])
