@@ -156,7 +156,7 @@ class TensorClass(Facade):
         return inner._door(key, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or hasattr(getattr(type(self), name, None), "__set__"):
+        if name.startswith("_") or isinstance(getattr(type(self), name, None), property):
             object.__setattr__(self, name, value)
             return
         self._require_fields([name])

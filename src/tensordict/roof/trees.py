@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch._C import _functorch as functorch
+from torch._C._functorch import TransformType, get_dynamic_layer_stack_depth
+from torch._functorch.predispatch import _add_batch_dim, _remove_batch_dim
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.serialization import add_safe_globals
 from torch.utils._pytree import MappingKey, register_pytree_node
 
@@ -30,7 +32,7 @@ class _Spec:
     """What is left of a node without its leaves. Two are equal when trees of them can be paired leaf by leaf."""
 
     def __init__(self, meta: Meta, children: dict[str, Any]) -> None:
-        self.meta, self.level = meta, functorch.maybe_current_level() or 0
+        self.meta, self.level = meta, get_dynamic_layer_stack_depth()
         self.keys = tuple(children)
         self.followers = {key: child for key, child in children.items() if _is_follower(child)}
         self.shapes = tuple(_shape(children[key]) for key in self.leaf_keys())
@@ -75,60 +77,63 @@ def _shape(value: Any) -> Batch | None:
 
 def _rebatched(values: Sequence[Any], spec: _Spec) -> tuple[Meta, Turn | None]:
     """Return the meta for new leaves, and what is done to the rows of followers (None: nothing)."""
-    meta, now = spec.meta, functorch.maybe_current_level() or 0
-    pairs = [
-        (old, new)
-        for old, new in zip(spec.shapes, map(_shape, values), strict=True)
-        if old is not None and new is not None
-    ]
-    if now:
-        crossed = _entered(meta, values, now) if now > spec.level else _left(meta, values, pairs, now)
+    meta, depth = spec.meta, len(spec.meta.batch)
+    shapes = zip(spec.shapes, map(_shape, values), strict=True)
+    pairs = [(old, new) for old, new in shapes if old is not None and new is not None]
+    level = get_dynamic_layer_stack_depth()
+    if level and pairs:
+        crossed = _entered(spec, pairs, level) if level > spec.level else _left(spec, pairs, level)
         if crossed is not None:
             return crossed
-    depth = len(meta.batch)
     if all(new[:depth] == meta.batch for _, new in pairs):
         return meta, None
     shared = max(0, depth + min(len(new) - len(old) for old, new in pairs))
     batch = _common([new[:shared] for _, new in pairs])
-    return Meta(batch, meta.device, meta.names if len(batch) == depth else None), _first_row
+    return Meta(batch, meta.device, meta.names if len(batch) == depth else None), _refused
 
 
-def _entered(meta: Meta, values: Sequence[Any], now: int) -> tuple[Meta, Turn] | None:
+def _entered(spec: _Spec, pairs: Sequence[tuple[Batch, Batch]], level: int) -> tuple[Meta, Turn] | None:
     """Return the meta inside a vmapped function, which does not see the dim that is mapped over."""
-    taken = {functorch.maybe_get_bdim(leaf) for leaf in _mapped(values, now)}
-    dim = taken.pop() if len(taken) == 1 else len(meta.batch)
-    if dim >= len(meta.batch):
+    batch, device, names = spec.meta
+    found = [d for d in range(len(batch)) if all(dims.drop(old, d) == new for old, new in pairs)]
+    if not found:
         return None
-    names = meta.names and dims.drop(meta.names, dim)
-    inside = Meta(dims.drop(meta.batch, dim), meta.device, names if names and any(names) else None)
-    return inside, lambda rows, _: functorch._add_batch_dim(rows, dim, now)
+    dim = found[0]
+    names = dims.drop(names, dim) if names and len(found) == 1 else None
+    inside = Meta(dims.drop(batch, dim), device, names if names and any(names) else None)
+    return inside, lambda rows, _: _add_batch_dim(rows, _sure(found), level)
 
 
-def _left(
-    meta: Meta, values: Sequence[Any], pairs: Sequence[tuple[Batch, Batch]], now: int
-) -> tuple[Meta, Turn] | None:
+def _left(spec: _Spec, pairs: Sequence[tuple[Batch, Batch]], level: int) -> tuple[Meta, Turn] | None:
     """Return the meta of what a vmapped function returned, which has the mapped dim again; None within the function."""
-    top = functorch.peek_interpreter_stack()
-    if not pairs or top.key() != functorch.TransformType.Vmap or _mapped(values, now):
+    top: Any = retrieve_current_functorch_interpreter()
+    if top.key() != TransformType.Vmap:
         return None
-    size = functorch.CVmapInterpreterPtr(top).batchSize()
-    places = range(len(meta.batch) + 1)
-    dim = next((d for d in places if all(dims.insert(old, d, size) == new for old, new in pairs)), None)
-    if dim is None:
+    (batch, device, names), size = spec.meta, top.batch_size()
+    found = [d for d in range(len(batch) + 1) if all(dims.insert(old, d, size) == new for old, new in pairs)]
+    if not found:
         return None
-    outside = Meta(dims.insert(meta.batch, dim, size), meta.device, meta.names and dims.insert(meta.names, dim, None))
-    return outside, lambda rows, _: functorch._remove_batch_dim(rows, now, size, dim)
+    dim = found[0]
+    names = dims.insert(names, dim, None) if names and len(found) == 1 else None
+    outside = Meta(dims.insert(batch, dim, size), device, names)
+    return outside, lambda rows, _: _remove_batch_dim(rows, level, size, _sure(found))
 
 
-def _mapped(values: Sequence[Any], level: int) -> list[Tensor]:
-    """Return the leaves that the vmap of a level maps over."""
-    found = []
-    for value in values:
-        if isinstance(value, Core):
-            found += _mapped([child for _, child in value._raw_pairs()], level)
-        elif isinstance(value, Tensor) and functorch.is_batchedtensor(value):
-            found += [value] if functorch.maybe_get_level(value) == level else []
-    return found
+def _sure(found: Sequence[int]) -> int:
+    """Return the one dim that vmap can have mapped over; leaves do not tell between dims of equal sizes."""
+    if len(found) > 1:
+        raise RuntimeError(
+            f"vmap cannot take a column of non-tensors along: dims {list(found)} have the same size, and it may be mapped "
+            f"over any of them. Leave the column out with exclude()."
+        )
+    return found[0]
+
+
+def _refused(rows: Tensor, batch: Batch) -> Tensor:
+    raise RuntimeError(
+        f"the leaves have another batch size now, and a column of non-tensors of batch size {list(rows.shape)} cannot "
+        f"follow to {list(batch)}. Leave the column out with exclude()."
+    )
 
 
 def _common(shapes: Sequence[Batch]) -> Batch:
@@ -139,11 +144,6 @@ def _common(shapes: Sequence[Batch]) -> Batch:
             break
         same += 1
     return shapes[0][:same]
-
-
-def _first_row(rows: Tensor, batch: Batch) -> Tensor:
-    """Return rows for a batch that has nothing to do with the old one: they all take the first value."""
-    return rows.reshape(-1)[0].expand(batch) if rows.numel() else rows.new_zeros(batch)
 
 
 # ---- dense nodes
