@@ -244,6 +244,9 @@ class LazyStackedTensorDict(TensorDictBase):
         part = self._tensordicts[0]._look(key)
         return part if isinstance(part, Tensor) else self._get(key)
 
+    def _mark(self, key: str) -> Any:
+        return tuple(m._mark(key) for m in self._tensordicts)
+
     def _set(self, key: str, child: Any) -> None:
         for member, part in zip(self._tensordicts, child.unbind(self.stack_dim), strict=True):
             member._set(key, part)

@@ -14,6 +14,7 @@ from tensordict.aliases import NO_DEFAULT, NestedKey, SizeLike
 from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
+from tensordict.core.locks import leads_back
 from tensordict.keys import unravel_key, unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch
 from tensordict.ops.keyed import Keyed, enter
@@ -112,7 +113,8 @@ class Structure(Keyed):
             ['a.b']
         """
         leaf = walk.is_leaf_nontensor if is_leaf is None else is_leaf
-        return _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
+        made = _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
+        return leads_back(made, self, "unflatten_keys", (separator,))
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Return a tensordict nested at a separator in the keys: the inverse of `flatten_keys`.
@@ -129,7 +131,8 @@ class Structure(Keyed):
             >>> list(TensorDict({"a.b": 1}).unflatten_keys(".").keys(True, True))
             [('a', 'b')]
         """
-        return _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
+        made = _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
+        return leads_back(made, self, "flatten_keys", (separator,))
 
     def empty(self, recurse: bool = False, *, batch_size: SizeLike | None = None, device: Any = NO_DEFAULT) -> Any:
         """Return a tensordict of the same batch size without values.
