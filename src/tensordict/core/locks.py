@@ -26,19 +26,23 @@ _ref = weakref.ref
 Undo = tuple[Any, str, tuple[Any, ...]]
 """How a context ends: a weak reference to the node that gets the changes (None: this one), a word, its arguments."""
 
-_NOTHING: Undo = (None, "_stay", ())
 
-
-def leads_back(made: L, source: Lockable, word: str, args: tuple[Any, ...]) -> L:
-    """Remember that a word leads from a node back to the one that it was made from; a node leads back to itself.
+def leads_back(made: L, source: Lockable, word: str, *args: Any) -> L:
+    """Remember the word that leads from a node back to the one that it was made from, if that is another.
 
     The reference is weak: a node that is reshaped again and again would keep all that it was made from otherwise.
     """
-    if made is not source:
-        made._undo = (_ref(source), word, args)
-    elif made._undo is None:
-        made._undo = _NOTHING
+    if made is source:
+        return _ends_with(made, "_stay")
+    made._undo = (_ref(source), word, args)
     return made
+
+
+def _ends_with(node: L, word: str) -> L:
+    """Remember the word that ends a context of a node; one that leads back to another keeps doing so."""
+    if node._undo is None or node._undo[0] is None:
+        node._undo = (None, word, ())
+    return node
 
 
 class Lockable:
@@ -85,10 +89,8 @@ class Lockable:
         """
         if not self._locked:
             self._spread_lock(())
-            self._undo = (None, "unlock_", ())
-        elif self._undo is None:
-            self._undo = _NOTHING
-        return self
+            return _ends_with(self, "unlock_")
+        return _ends_with(self, "_stay")
 
     def _spread_lock(self, lockers: tuple[weakref.ref[Lockable], ...]) -> None:
         self._locked = True
@@ -120,10 +122,8 @@ class Lockable:
                     f"cannot unlock this {type(self).__name__}: a locked parent holds it. Unlock the parent instead."
                 )
             self._lift_lock(None)
-            self._undo = (None, "lock_", ())
-        elif self._undo is None:
-            self._undo = _NOTHING
-        return self
+            return _ends_with(self, "lock_")
+        return _ends_with(self, "_stay")
 
     def _live_lockers(self) -> tuple[weakref.ref[Lockable], ...]:
         found = [(ref, ref()) for ref in self._lockers]

@@ -146,7 +146,7 @@ class Shape(Facts):
         n = len(self._meta.batch)
         a, b = dims.wrap(dim0, n), dims.wrap(dim1, n)
         made = self._move(dims.ordering(dims.swapped(n, a, b)), lambda v: v.transpose(a, b))
-        return leads_back(made, self, "transpose", (a, b))
+        return leads_back(made, self, "transpose", a, b)
 
     swapaxes = swapdims = transpose
 
@@ -654,7 +654,7 @@ def _permute(self: S, order: Sequence[int]) -> S:
     if len(wanted) != n:
         raise RuntimeError(f"permute expects {n} dims, one for each batch dim, got {list(order)}")
     made = self._move(dims.ordering(wanted), lambda v: v.permute(*wanted, *range(n, v.ndim)))
-    return leads_back(made, self, "_unpermuted", wanted)
+    return leads_back(made, self, "_unpermuted", *wanted)
 
 
 def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:

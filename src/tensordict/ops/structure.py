@@ -114,7 +114,7 @@ class Structure(Keyed):
         """
         leaf = walk.is_leaf_nontensor if is_leaf is None else is_leaf
         made = _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
-        return leads_back(made, self, "unflatten_keys", (separator,))
+        return leads_back(made, self, "unflatten_keys", separator)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Return a tensordict nested at a separator in the keys: the inverse of `flatten_keys`.
@@ -132,7 +132,7 @@ class Structure(Keyed):
             [('a', 'b')]
         """
         made = _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
-        return leads_back(made, self, "flatten_keys", (separator,))
+        return leads_back(made, self, "flatten_keys", separator)
 
     def empty(self, recurse: bool = False, *, batch_size: SizeLike | None = None, device: Any = NO_DEFAULT) -> Any:
         """Return a tensordict of the same batch size without values.

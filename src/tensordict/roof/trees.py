@@ -123,7 +123,7 @@ def _sure(found: Sequence[int]) -> int:
     """Return the one dim that vmap can have mapped over; leaves do not tell between dims of equal sizes."""
     if len(found) > 1:
         raise RuntimeError(
-            f"vmap cannot take a column of non-tensors along: dims {list(found)} have the same size, and it may be mapped "
+            f"vmap cannot take a column of non-tensors along: dims {list(found)} have the same size, it may be mapped "
             f"over any of them. Leave the column out with exclude()."
         )
     return found[0]
