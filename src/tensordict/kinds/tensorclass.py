@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 import torch
 from torch import Tensor
 from torch.serialization import add_safe_globals
-from torch.utils._pytree import register_pytree_node
+from torch.utils._pytree import GetAttrKey, register_pytree_node
 from typing_extensions import dataclass_transform
 
 from tensordict import errors
@@ -89,7 +89,7 @@ class TensorClass(Facade):
         cls._options = cls._options._replace(**options)
         _prepare(cls)
         _REGISTERED[f"{cls.__module__}.{cls.__qualname__}"] = cls
-        register_pytree_node(cls, _parts, cls._of_parts)
+        register_pytree_node(cls, _parts, cls._of_parts, flatten_with_keys_fn=_parts_with_keys)
         add_safe_globals([cls])  # unpickling one runs nothing but its own `__setstate__`
 
     def __class_getitem__(cls, options: Any) -> Any:
@@ -304,6 +304,10 @@ class TensorClass(Facade):
 def _parts(node: Any) -> tuple[list[Any], None]:
     """Return what a tensorclass is made of, for `torch.utils._pytree`."""
     return [node._inner], None
+
+
+def _parts_with_keys(node: Any) -> tuple[list[Any], None]:
+    return [(GetAttrKey("_inner"), node._inner)], None
 
 
 def _prepare(cls: Any) -> None:

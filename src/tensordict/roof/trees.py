@@ -8,14 +8,15 @@ is found again from its leaves: it is the old one where they still begin with it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor
-from torch._C._functorch import TransformType, get_dynamic_layer_stack_depth
+from torch._C._functorch import TransformType, get_dynamic_layer_stack_depth, maybe_get_level
 from torch._functorch.predispatch import _add_batch_dim, _remove_batch_dim
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter, temporarily_pop_interpreter_stack
 from torch.serialization import add_safe_globals
-from torch.utils._pytree import MappingKey, register_pytree_node
+from torch.utils._pytree import MappingKey, SequenceKey, register_pytree_node
 
 from tensordict import dims
 from tensordict.aliases import Batch
@@ -38,7 +39,7 @@ class _Spec:
         self.shapes = tuple(_shape(children[key]) for key in self.leaf_keys())
 
     def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Spec) and self.keys == other.keys and self.meta == other.meta
+        return isinstance(other, _Spec) and self.keys == other.keys
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -65,6 +66,7 @@ def _is_follower(child: Any) -> bool:
 
 def _followed(node: Any, old: Batch, new: Batch, turn: Turn) -> Any:
     batch = new + node._meta.batch[len(old) :]
+    node = node._settled() if node._is_non_tensor else node
     return node._resize(lambda v: turn(v, batch) if isinstance(v, Tensor) else _followed(v, old, new, turn), batch)
 
 
@@ -173,8 +175,25 @@ def _unflatten(values: Any, spec: _Spec) -> Any:
 def _flatten_stack(node: Any) -> tuple[list[Any], Any]:
     if not _are_alike(node._tensordicts):
         return list(node._tensordicts), (None, node.stack_dim, node._name)
-    spec = _Spec(node._meta, {key: node._get(key) for key in node._keys()})
-    return [node._get(key) for key in spec.leaf_keys()], (spec, node.stack_dim, node._name)
+    level = get_dynamic_layer_stack_depth()
+    # a transform that takes its inputs apart must not find that it has made them itself: they are joined below it
+    with temporarily_pop_interpreter_stack() if level and not _is_of(level, node) else nullcontext():
+        values, spec = _flatten(node._shallow())
+    return values, (spec, node.stack_dim, node._name)
+
+
+def _is_of(level: int, value: Any) -> bool:
+    """Tell whether a leaf was made by the transform of a level."""
+    if isinstance(value, Tensor):
+        return bool(maybe_get_level(value) == level)
+    return bool(value._fold(lambda child: _is_of(level, child), any))
+
+
+def _flatten_stack_with_keys(node: Any) -> tuple[list[Any], Any]:
+    values, context = _flatten_stack(node)
+    spec = context[0]
+    names: Any = map(SequenceKey, range(len(values))) if spec is None else map(MappingKey, spec.leaf_keys())
+    return list(zip(names, values, strict=True)), context
 
 
 def _are_alike(members: Sequence[Any]) -> bool:
@@ -188,7 +207,8 @@ def _unflatten_stack(values: Any, context: Any) -> Any:
     if spec is None:
         return _unflatten_members(list(values), dim, name)
     node = _unflatten(values, spec)
-    if node._meta.batch != spec.meta.batch or None in map(_shape, node._dict.values()):
+    whole = node._meta.batch == spec.meta.batch and None not in map(_shape, node._dict.values())
+    if get_dynamic_layer_stack_depth() or not whole:  # a function transform must find the same leaves again
         return node
     return LazyStackedTensorDict(*node.unbind(dim), stack_dim=dim, stack_dim_name=name)
 
@@ -207,7 +227,11 @@ register_pytree_node(
     flatten_with_keys_fn=_flatten_with_keys,
 )
 register_pytree_node(
-    LazyStackedTensorDict, _flatten_stack, _unflatten_stack, serialized_type_name="tensordict.LazyStackedTensorDict"
+    LazyStackedTensorDict,
+    _flatten_stack,
+    _unflatten_stack,
+    serialized_type_name="tensordict.LazyStackedTensorDict",
+    flatten_with_keys_fn=_flatten_stack_with_keys,
 )
 
 # unpickling these runs nothing but their own `__setstate__`
