@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TORCH: dict[Any, Callable[..., Any]] = {}
 """What each torch function does to a node. Filled at import, only read afterwards."""
 
-_NOT_PICKLED = ("_lockers", "_undo", "_row_meta")
+_NOT_PICKLED = ("_lockers", "_undo", "_entered", "_row_meta")
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="Core")

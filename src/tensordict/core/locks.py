@@ -1,13 +1,16 @@
-"""Locks: a locked node refuses to change its keys; its values can change in place.
+"""Locks and contexts: a locked node refuses to change its keys; its values can change in place.
 
 Locking spreads to all nodes below. A node below knows who locked it through weak references, so that it cannot be
 unlocked while a locked parent lives, and is free again when that parent is gone. Reads never look at a lock.
+
+`with` undoes the word right before it: it locks or unlocks again, and it writes what changed in a node that a word made
+(a view, flattened keys) back to the one that it was made from.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensordict import errors
 
@@ -16,17 +19,45 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+L = TypeVar("L", bound="Lockable")
+
+_ref = weakref.ref
+
+Undo = tuple[Any, str, tuple[Any, ...]]
+"""How a context ends: a weak reference to the node that gets the changes (None: this one), a word, its arguments."""
+
+
+def leads_back(made: L, source: Lockable, word: str, *args: Any) -> L:
+    """Remember the word that leads from a node back to the one that it was made from, if that is another.
+
+    The reference is weak: a node that is reshaped again and again would keep all that it was made from otherwise.
+    """
+    if made is source:
+        return _ends_with(made, "_stay")
+    made._undo = (_ref(source), word, args)
+    return made
+
+
+def _ends_with(node: L, word: str) -> L:
+    """Remember the word that ends a context of a node; one that leads back to another keeps doing so."""
+    if node._undo is None or node._undo[0] is None:
+        node._undo = (None, word, ())
+    return node
+
 
 class Lockable:
-    """Requires: `_nodes()`, the nodes directly below. Gives: lock words and `_gate`."""
+    """Requires: `_nodes()`, the nodes directly below. Gives: lock words, `_gate` and contexts."""
 
     _locked: bool = False
     _lockers: tuple[weakref.ref[Lockable], ...] = ()
-    _undo: str | None = None
+    _undo: Undo | None = None
+    _entered: tuple[tuple[Undo, Any], ...] = ()
 
     if TYPE_CHECKING:
 
         def _nodes(self) -> list[Lockable]: ...
+        def _marks(self) -> dict[Any, Any]: ...
+        def _changed(self, marks: dict[Any, Any]) -> Any: ...
 
     @property
     def is_locked(self) -> bool:
@@ -58,8 +89,8 @@ class Lockable:
         """
         if not self._locked:
             self._spread_lock(())
-            self._undo = "unlock_"
-        return self
+            return _ends_with(self, "unlock_")
+        return _ends_with(self, "_stay")
 
     def _spread_lock(self, lockers: tuple[weakref.ref[Lockable], ...]) -> None:
         self._locked = True
@@ -91,8 +122,8 @@ class Lockable:
                     f"cannot unlock this {type(self).__name__}: a locked parent holds it. Unlock the parent instead."
                 )
             self._lift_lock(None)
-            self._undo = "lock_"
-        return self
+            return _ends_with(self, "lock_")
+        return _ends_with(self, "_stay")
 
     def _live_lockers(self) -> tuple[weakref.ref[Lockable], ...]:
         found = [(ref, ref()) for ref in self._lockers]
@@ -110,15 +141,33 @@ class Lockable:
         if self._locked:
             raise errors.locked(what.format(*about), type(self).__name__)
 
+    def _stay(self) -> None:
+        """Do nothing: the end of a context that changed nothing at its start."""
+
     def __enter__(self) -> Self:
-        if self._undo is None:
-            raise TypeError(f"a {type(self).__name__} is a context manager only right after lock_() or unlock_()")
+        undo, self._undo = self._undo, None
+        if undo is None:
+            raise TypeError(
+                f"a {type(self).__name__} is a context manager only right after lock_(), unlock_(), or a word whose "
+                f"changes can be written back, such as view() or flatten_keys()"
+            )
+        if undo[0] is not None and undo[0]() is None:
+            raise RuntimeError(
+                f"changes of this {type(self).__name__} cannot be written back: what it was made from is gone. "
+                f"Give that a name, and use one word at a time."
+            )
+        self._entered = (*self._entered, (undo, self._marks() if undo[0] is not None else None))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            getattr(self, undo)()
+        *outer, ((source, word, args), marks) = self._entered
+        self._entered = tuple(outer)
+        if source is None:
+            getattr(self, word)(*args)
             self._undo = None
+        elif error is None:
+            changed = self._changed(marks)
+            if changed is not None:
+                source().update(getattr(changed, word)(*args))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict.core.walk import shown_pairs
+from tensordict.core import walk
 from tensordict.ops.cast import Cast
 from tensordict.ops.convert import Convert
 from tensordict.ops.describe import Describe
@@ -33,7 +33,7 @@ class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert
 
     def _pairs(self) -> Any:
         """Return the keys and the values directly below, as users get them."""
-        return shown_pairs(self)
+        return walk.shown_pairs(self)
 
     def _raw_pairs(self) -> Any:
         """Return the keys and the children directly below."""
@@ -54,6 +54,25 @@ class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert
     def _shown(self, child: Any) -> Any:
         """Return a child of mine as users get it."""
         return child
+
+    def _mark(self, key: str) -> Any:
+        """Return what is another object after the value at a key was replaced."""
+        return self._get(key)
+
+    def _marks(self) -> dict[walk.Path, Any]:
+        """Return the marks of all leaves by path."""
+        found = walk.places(self, (True, True, walk.is_leaf_nontensor), (), [])
+        return {path: holder._mark(path[-1]) for holder, path in found}
+
+    def _changed(self, marks: dict[walk.Path, Any]) -> Any:
+        """Return a node of the leaves that were replaced or set since the marks were taken, or None."""
+        paths = [path for path, mark in self._marks().items() if not _same(mark, marks.get(path))]
+        return self.select(*paths) if paths else None
+
+
+def _same(mark: Any, other: Any) -> bool:
+    parts = isinstance(mark, tuple) and isinstance(other, tuple) and len(mark) == len(other)
+    return mark is other or (parts and all(map(_same, mark, other)))
 
 
 class TensorDictBase(TensorCollection):

@@ -92,6 +92,9 @@ class Facade(TensorCollection):
     def _get(self, key: str) -> Any:
         return self._inner._get(key)
 
+    def _mark(self, key: str) -> Any:
+        return self._inner._mark(key)
+
     def _set(self, key: str, child: Any) -> None:
         self._inner._set(key, child)
 

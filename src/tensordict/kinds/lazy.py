@@ -258,6 +258,9 @@ class LazyStackedTensorDict(TensorDictBase):
         part = self._tensordicts[0]._look(key)
         return part if isinstance(part, Tensor) else self._get(key)
 
+    def _mark(self, key: str) -> Any:
+        return tuple(m._mark(key) for m in self._tensordicts)
+
     def _set(self, key: str, child: Any) -> None:
         for member, part in zip(self._tensordicts, child.unbind(self.stack_dim), strict=True):
             member._set(key, part)
@@ -319,10 +322,14 @@ class LazyStackedTensorDict(TensorDictBase):
     def _dense(self) -> Any:
         if -1 in self._meta.batch:
             raise errors.ShapeMismatch(f"cannot make a dense tensordict of batch size {list(self._meta.batch)}")
+        return self._shallow()._dense()
+
+    def _shallow(self) -> Any:
+        """Return a dense node of my values; nested nodes among them stay lazy."""
         dense = object.__new__(self._dense_kind)
         dense._dict = {k: self._get(k) for k in self._keys()}
         dense._meta = self._meta
-        return dense._dense()
+        return dense
 
     def _members(self, dim: int) -> Sequence[Any]:
         return self._tensordicts if dim == self.stack_dim else self.unbind(dim)

@@ -88,6 +88,10 @@ class NonTensor(TensorCollection):
         if own[: len(batch)] != batch[: len(own)]:
             raise errors.batch_mismatch(key, batch, own)
 
+    def _settled(self) -> NonTensor:
+        """Return me as one value for all rows if that is what I am, so that I can follow to any batch."""
+        return self
+
     def _widen(self, key: str, batch: Batch) -> Any:
         own = self._meta.batch
         return self.reshape(*own, *(1,) * (len(batch) - len(own))).expand(*batch)
@@ -375,6 +379,12 @@ class NonTensorStack(NonTensor):
         record = room.meta
         depth = len(record.batch) if record.batch is not None else 1
         return cls._of_values(record.data, depth, None)
+
+    def _settled(self) -> NonTensor:
+        values = self._values
+        if not values or not all(_same_value(value, values[0]) for value in values):
+            return self
+        return NonTensorData(values[0], self._meta.batch, self._meta.device)
 
     def flat(self) -> list[Any]:
         """Return the objects, the rows in C order.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 import torch
 from torch import Tensor
 from torch.serialization import add_safe_globals
-from torch.utils._pytree import register_pytree_node
+from torch.utils._pytree import GetAttrKey, register_pytree_node
 from typing_extensions import dataclass_transform
 
 from tensordict import errors
@@ -114,7 +114,7 @@ class TensorClass(Declared):
         cls._options = cls._options._replace(**options)
         _prepare(cls)
         _REGISTERED[f"{cls.__module__}.{cls.__qualname__}"] = cls
-        register_pytree_node(cls, _parts, cls._of_parts)
+        register_pytree_node(cls, _parts, cls._of_parts, flatten_with_keys_fn=_parts_with_keys)
         add_safe_globals([cls])  # unpickling one runs nothing but its own `__setstate__`
 
     def __class_getitem__(cls, options: Any) -> Any:
@@ -181,7 +181,7 @@ class TensorClass(Declared):
         return inner._door(key, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or hasattr(getattr(type(self), name, None), "__set__"):
+        if name.startswith("_") or isinstance(getattr(type(self), name, None), property):
             object.__setattr__(self, name, value)
             return
         self._require_fields([name])
@@ -332,6 +332,10 @@ class TensorClass(Declared):
 def _parts(node: Any) -> tuple[list[Any], None]:
     """Return what a tensorclass is made of, for `torch.utils._pytree`."""
     return [node._inner], None
+
+
+def _parts_with_keys(node: Any) -> tuple[list[Any], None]:
+    return [(GetAttrKey("_inner"), node._inner)], None
 
 
 def _prepare(cls: Any) -> None:

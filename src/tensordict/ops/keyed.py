@@ -504,8 +504,12 @@ class Keyed(Facts):
             tensor([3., 3.])
         """
         child = self._found(key)
+
+        def call(v: Any) -> Any:
+            return v._each(call) if isinstance(v, Core) else v.fill_(value)
+
         if isinstance(child, Core):
-            child._each(lambda v: v.fill_(value))
+            call(child)
         else:
             self.set_(key, torch.full_like(child, value))
         return self

@@ -12,6 +12,7 @@ from tensordict import dims, indexing, keys
 from tensordict.aliases import Batch
 from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
+from tensordict.core.locks import leads_back
 from tensordict.indexing import Plan
 
 if TYPE_CHECKING:
@@ -100,8 +101,9 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(3, 2)}, [3]).unsqueeze(0).batch_size
             torch.Size([1, 3])
         """
-        d = dims.wrap(dim, len(self._meta.batch) + 1)
-        return self._move(dims.inserting(d), lambda v: v.unsqueeze(d))
+        batch = self._meta.batch
+        d = dims.wrap(dim, len(batch) + 1)
+        return leads_back(self._move(dims.inserting(d), lambda v: v.unsqueeze(d)), self, "reshape", batch)
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
         """Return a view without a batch dim of size one, or without all of them.
@@ -120,7 +122,8 @@ class Shape(Facts):
         candidates = dims.wrap_all(wanted, len(batch))
         gone = tuple(d for d in candidates if batch[d] == 1)
         said: Any = gone[0] if len(gone) == 1 else gone
-        return self._move(dims.dropping(*gone), lambda v: v.squeeze(said)) if gone else self
+        made = self._move(dims.dropping(*gone), lambda v: v.squeeze(said)) if gone else self
+        return leads_back(made, self, "reshape", batch)
 
     def permute(self, *args: Any, dims: Any = None) -> Self:
         """Return a view with the batch dims in another order.
@@ -147,7 +150,8 @@ class Shape(Facts):
         """
         n = len(self._meta.batch)
         a, b = dims.wrap(dim0, n), dims.wrap(dim1, n)
-        return self._move(dims.ordering(dims.swapped(n, a, b)), lambda v: v.transpose(a, b))
+        made = self._move(dims.ordering(dims.swapped(n, a, b)), lambda v: v.transpose(a, b))
+        return leads_back(made, self, "transpose", a, b)
 
     swapaxes = swapdims = transpose
 
@@ -170,6 +174,10 @@ class Shape(Facts):
         return _permute(self, dims.moved(n, start, end))
 
     moveaxis = movedim
+
+    def _unpermuted(self, *order: int) -> Self:
+        """Return a view with the dims in the order that they had before they were permuted to an order."""
+        return _permute(self, [order.index(d) for d in range(len(order))])
 
     def _follow(self, positions: tuple[int | None, ...]) -> Any:
         """Return a view whose dims are those at ``positions``; None stands for a new dim; others have size one."""
@@ -244,11 +252,10 @@ class Shape(Facts):
         a, b = dims.wrap(start_dim, len(batch)), dims.wrap(end_dim, len(batch))
         if a > b:
             raise RuntimeError(f"start_dim {start_dim} comes after end_dim {end_dim} (batch size {list(batch)})")
-        if a == b:
-            return self
         names = self._meta.names
         left = names and (*names[:a], None, *names[b + 1 :])
-        return self._resize(lambda v: v.flatten(a, b), dims.flattened(batch, a, b), left)
+        made = self._resize(lambda v: v.flatten(a, b), dims.flattened(batch, a, b), left) if a < b else self
+        return leads_back(made, self, "reshape", batch)
 
     def unflatten(self, dim: int, unflattened_size: Any) -> Self:
         """Return the rows with one batch dim made several.
@@ -267,7 +274,8 @@ class Shape(Facts):
         d = dims.wrap(dim, len(batch))
         inner = dims.infer(tuple(unflattened_size), batch[d])
         left = names and (*names[:d], *(None,) * len(inner), *names[d + 1 :])
-        return self._resize(lambda v: v.unflatten(d, inner), (*batch[:d], *inner, *batch[d + 1 :]), left)
+        made = self._resize(lambda v: v.unflatten(d, inner), (*batch[:d], *inner, *batch[d + 1 :]), left)
+        return leads_back(made, self, "reshape", batch)
 
     def expand(self, *args: Any) -> Self:
         """Return a view with dims of size one repeated without a copy, and new dims in front.
@@ -652,15 +660,20 @@ def _permute(self: S, order: Sequence[int]) -> S:
     wanted = dims.wrap_all(order, n)
     if len(wanted) != n:
         raise RuntimeError(f"permute expects {n} dims, one for each batch dim, got {list(order)}")
-    return self._move(dims.ordering(wanted), lambda v: v.permute((*wanted, *range(n, v.ndim))))
+    made = self._move(dims.ordering(wanted), lambda v: v.permute((*wanted, *range(n, v.ndim))))
+    return leads_back(made, self, "_unpermuted", *wanted)
 
 
 def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:
     batch = self._meta.batch
     n, out = len(batch), dims.infer(shape, dims.numel(batch))
     if out == batch:
-        return self
-    return self._resize(lambda v: getattr(v, name)((*out, *v.shape[n:])), out)
+        return leads_back(self, self, "reshape", batch)
+    if out:  # sizes one by one are read faster than a tuple of them, but there may be none
+        made = self._resize(lambda v: getattr(v, name)(*out, *v.shape[n:]), out)
+    else:
+        made = self._resize(lambda v: getattr(v, name)(v.shape[n:]), out)
+    return leads_back(made, self, "reshape", batch)
 
 
 def _flip(self: S, over: Sequence[int]) -> S:

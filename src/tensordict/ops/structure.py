@@ -14,6 +14,7 @@ from tensordict.aliases import NO_DEFAULT, NestedKey, SizeLike
 from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
+from tensordict.core.locks import leads_back
 from tensordict.keys import unravel_key, unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.keyed import Keyed, enter
@@ -119,7 +120,8 @@ class Structure(Keyed):
             ['a.b']
         """
         leaf = walk.is_leaf_nontensor if is_leaf is None else is_leaf
-        return _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
+        made = _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
+        return leads_back(made, self, "unflatten_keys", separator)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Return a tensordict nested at a separator in the keys: the inverse of `flatten_keys`.
@@ -136,7 +138,8 @@ class Structure(Keyed):
             >>> list(TensorDict({"a.b": 1}).unflatten_keys(".").keys(True, True))
             [('a', 'b')]
         """
-        return _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
+        made = _restructured(self, lambda node: _nested(node, separator), inplace, "unflatten keys")
+        return leads_back(made, self, "flatten_keys", separator)
 
     def empty(
         self,
@@ -246,7 +249,7 @@ class Structure(Keyed):
 
     def _is_empty_node(self, key: NestedKey) -> bool:
         found = walk.find(self, unravel_key_to_tuple(key))
-        return isinstance(found, Keyed) and found.is_empty()
+        return isinstance(found, Keyed) and not found._is_non_tensor and found.is_empty()
 
     def _drop_empty(self, kept: Iterable[Any] = ()) -> None:
         for key in list(self.keys(True)):
