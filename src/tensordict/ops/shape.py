@@ -733,6 +733,8 @@ def written_batch(value: Mapping[Any, Any], batch: Batch) -> Batch:
 def _has_batch(value: Any, batch: Batch) -> bool:
     if isinstance(value, Mapping):
         return all(_has_batch(v, batch) for v in value.values())
+    if isinstance(value, (bool, int, float, complex)):
+        return not batch  # one number is for all rows
     return not isinstance(value, (Tensor, Facts)) or tuple(value.shape[: len(batch)]) == batch
 
 
