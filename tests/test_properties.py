@@ -564,3 +564,15 @@ def test_a_softmax_is_that_of_each_leaf(data: Any) -> None:
     node = tree(data, 1, [torch.float32, torch.float64])
     d = dim(data.draw, tuple(node.batch_size)) % node.ndim
     agree(lambda td: td.softmax(d), node, lambda v: v.softmax(d))
+
+
+@properties
+@hypothesis.given(data=st.data())
+def test_a_number_is_written_into_rows_of_one_value(data: Any) -> None:
+    node = tree(data, 1, [torch.float32, torch.int64])
+    hypothesis.assume(node.batch_size[0])
+    row = data.draw(st.integers(-node.batch_size[0], node.batch_size[0] - 1))
+    for key in node.keys(True, True):
+        want = node[key].clone()
+        want[row] = 7
+        assert same(node.set_at_(key, 7, row)[key], want)

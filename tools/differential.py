@@ -76,6 +76,27 @@ EXPLAINED: list[tuple[str, str, str]] = [
     (r"view|batch_size|repeat|\w*stack|stack|cat", r"kind: done, published \w+Error", "Lazy stacks"),
     (r".*", r"kind: TensorDict, published LazyStackedTensorDict|kind: \w+, published unreadable, .*", "Lazy stacks"),
     (r"masked_select|narrow", r"kind: LazyStackedTensorDict, published TensorDict", "Lazy stacks"),
+    (r"amax|amin|apply", r"batch|names", "Nested tensordicts"),
+    (r"tile", r"names", "Names"),
+    (r".*", r"kind: done, published ValueError", "Names"),
+    (r"tile|unbind|logical_\w+|write index", r"kind: done, published \w+", "Torch's own shapes and words"),
+    (r"any|all", r"values", "Non-tensors"),
+    (r"\w*stack|swap\w+|split_keys|to_lazystack", r"values", "Non-tensors"),
+    (r"add|empty", r"keys: \[\] more, \['s'\] fewer", "Non-tensors"),
+    (r"rename_key_", r"kind: .*", "Making and reading"),
+    (
+        r"select|set|read index|rename_key_|del_|update|pop",
+        r"keys: .* more, .* fewer|kind: Tensor, published TensorDict|locked",
+        "Making and reading",
+    ),
+    (r"merge_tensordicts|nansum", r"kind: .*", "Lazy stacks"),
+    (r"add", r"kind: RuntimeError, published done", "Lazy stacks"),
+    (r"where|masked_fill", r"values|kind: \w+Error, published done", "Torch's own shapes and words"),
+    (r"square|squeeze|read index", r"kind: done, published \w+", "Torch's own shapes and words"),
+    (r"flatten|cat", r"names", "Names"),
+    (r".*", r"keys: \['(new|x)'\] more, \[\] fewer", "Nested tensordicts"),
+    (r"names|lerp|pad|fill_|quantile", r"values", "Non-tensors"),
+    (r"std|var", r"kind: .*", "Lazy stacks"),
 ]
 
 
