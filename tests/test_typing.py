@@ -20,12 +20,15 @@ import torch
 
 import tensordict
 from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, TensorDictBase
+from tensordict.core import walk
 from tensordict.ops import cast, pointwise, reduce, rows
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "typing"
 KINDS = {"dense": TensorDict, "lazy": LazyStackedTensorDict, "tensorclass": TensorClass}
 PAGES = [*KINDS, "functions"]
+# Where nothing is nested, the views of a dict answer to the same words and may stand for ours.
+VIEWS: dict[Any, type] = {walk.KeysView: type({}.keys()), walk.ItemsView: type({}.items())}
 # They wait for a GPU or for another process, or copy to where nobody can look.
 NOT_RUN = {"cuda", "pin_memory", "pin_memory_", "record_stream"}
 
@@ -83,6 +86,8 @@ def fits(value: Any, wanted: Any) -> bool:
         return value is None
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in typing.get_args(wanted))
+    if wanted in VIEWS and isinstance(value, VIEWS[wanted]):
+        return True
     return isinstance(value, TensorDictBase if wanted is LazyStackedTensorDict else origin or wanted)
 
 
