@@ -7,6 +7,7 @@ torch; index tensors that stand side by side put their dims where they stood, ot
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def plan(index: Any, batch: Batch) -> Plan:
         raise _out_of_range(index, batch, 0)
     if kind is slice and batch:
         _forward(index)
-        size = len(range(*index.indices(batch[0])))
+        size = _span(index, batch[0])
         return Plan(lambda v: v[index], (index,), (size, *batch[1:]), tuple(range(len(batch))), True)
     if kind is tuple and not index:
         return Plan(lambda v: v[index], (), batch, tuple(range(len(batch))), True)
@@ -53,6 +54,21 @@ def plan(index: Any, batch: Batch) -> Plan:
         if rows is not None:
             return rows
     return _general(index if kind is tuple else (index,), batch)
+
+
+def _span(item: slice, size: int) -> int:
+    """Return how many rows a slice takes, by sums: `slice.indices` would make the compiler fix a dynamic size."""
+    start, stop, step = item.start, item.stop, item.step
+    first = 0 if start is None else start if type(start) is int and 0 <= start <= size else _bound(start, size)
+    last = size if stop is None else stop if type(stop) is int and 0 <= stop <= size else _bound(stop, size)
+    count: int = last - first if step is None else -((first - last) // operator.index(step))
+    return count if count > 0 else 0
+
+
+def _bound(at: Any, size: int) -> int:
+    """Return where a bound of a slice stands, counted from the front and within the rows."""
+    number: int = operator.index(at)
+    return max(number + size, 0) if number < 0 else min(number, size)
 
 
 def rows(index: Sequence[int], batch: Batch) -> Plan:
@@ -223,7 +239,7 @@ class _Parser:
                 self.items.append(item)
         elif isinstance(item, slice):
             self.items.append(item)
-            self.sizes.append((len(range(*item.indices(size))), self.dim))
+            self.sizes.append((_span(item, size), self.dim))
         elif -size <= item < size:
             self.items.append(item)
         else:

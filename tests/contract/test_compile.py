@@ -92,7 +92,7 @@ def lock(td: Any) -> Any:
 
 
 def reduce(td: Any) -> Any:
-    return td.sum(0, keepdim=True).expand(2, 3) + td.mean(1, keepdim=True).expand(2, 3)
+    return td.sum(0, keepdim=True).expand(2, 3) + td.amax(1, keepdim=True).expand(2, 3)
 
 
 def leaves(td: Any) -> Any:
@@ -143,9 +143,6 @@ WORDS = (
     tree, vmap, setitem, facts,
 )  # fmt: skip
 
-# what a compiler cannot trace, because it asks for values of tensors: which member a row number in a tensor means
-NOT_TRACED = {("lazy1", index), ("nested", index), ("lazy0", vmap)}
-
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
@@ -157,11 +154,9 @@ def same(got: Any, want: Any) -> None:
     assert_same(got, want, "compiled")
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", ["dense", "lazy0", "tensorclass"])
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word.__name__)
 def test_words_are_one_graph_that_is_compiled_once(word: Callable[[Any], Any], kind: str) -> None:
-    if (kind, word) in NOT_TRACED:
-        pytest.skip("depends on the values of an index")
     counter = CompileCounter()
     compiled = torch.compile(word, fullgraph=True, backend=counter)
     for _ in range(3):
@@ -184,8 +179,8 @@ def test_words_are_traced_by_autograd_ahead_of_time(kind: str) -> None:
 def test_gradients_flow_through_what_is_compiled() -> None:
     x = torch.randn(2, 3, requires_grad=True)
     compiled = torch.compile(lambda td: (td.exp() * 2).view(-1)[1:], fullgraph=True, backend="aot_eager")
-    compiled(TensorDict({"x": x, "y": {"z": x * 2}}, [2, 3]))["y", "z"].sum().backward()
-    want = torch.autograd.grad((x * 2).exp().mul(2).view(-1)[1:].sum(), x)[0]
+    compiled(TensorDict({"x": torch.ones(2, 3), "y": {"z": x}}, [2, 3]))["y", "z"].sum().backward()
+    want = torch.autograd.grad(x.exp().mul(2).view(-1)[1:].sum(), x)[0]
     assert x.grad is not None
     assert torch.allclose(x.grad, want)
 

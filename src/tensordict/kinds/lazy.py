@@ -347,7 +347,7 @@ class LazyStackedTensorDict(TensorDictBase):
             return first._again([member for item in items for member in item._members(dim)])
         inner = dim - (dim > first.stack_dim)
         rows = zip(*(item._members(first.stack_dim) for item in items), strict=True)
-        return first._again([torch.cat(row, inner) for row in rows])
+        return first._again([torch.cat(list(row), inner) for row in rows])  # the compiler takes no tuple
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         members = [m._place(room.child(str(n)), kind, fill) for n, m in enumerate(self._tensordicts)]

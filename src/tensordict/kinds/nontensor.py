@@ -66,7 +66,7 @@ class NonTensor(TensorCollection):
         return self
 
     def _lazily(self, items: Sequence[Any], dim: int) -> Any:
-        if len({item._meta.batch for item in items}) > 1:
+        if any(item._meta.batch != self._meta.batch for item in items):
             return self._lazy_kind(*items, stack_dim=dim)
         return self._stack(items, dim)
 
@@ -113,7 +113,7 @@ class NonTensor(TensorCollection):
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
         first = items[0]
-        if len({item._meta.batch for item in items}) > 1:
+        if any(item._meta.batch != first._meta.batch for item in items):
             raise errors.ShapeMismatch(f"batch sizes differ: {[list(item.batch_size) for item in items]}")
         if settings.capture_non_tensor_stack() and all(_one_value(item, first) for item in items):
             return first.unsqueeze(dim).expand(*dims.insert(first._meta.batch, dim, len(items)))

@@ -762,6 +762,8 @@ def _said(name: str) -> Any:
 
 for _name in (
     "unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten broadcast_to "
-    "unbind split chunk narrow index_select gather flip roll repeat_interleave tensor_split clone"
+    "unbind split chunk narrow index_select gather flip roll repeat_interleave tensor_split clone "
+    "atleast_1d atleast_2d atleast_3d fliplr flipud rot90 tile masked_select detach numel addcdiv addcmul "
+    "all any max min prod cummax cummin logsumexp quantile softmax"
 ).split():
     implements(getattr(torch, _name))(_said(_name))
