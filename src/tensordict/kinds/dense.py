@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _new = object.__new__
 _PLAIN = {Tensor}
+_transform = torch._C._functorch.peek_interpreter_stack
+"""Return the `torch.func` transform that runs, or None."""
 
 
 def _of(children: dict[str, Any], meta: Meta) -> TensorDict:
@@ -438,9 +440,11 @@ def _at_once(many: Call, *leaves: list[Any]) -> Any:
     """Return what a kernel for lists makes of plain leaves, or None where it knows less than the one for each."""
     if any(set(map(type, each)) != _PLAIN for each in leaves):
         return None
+    if _transform() is not None:  # kernels for lists have no batching rules
+        return None
     try:
         return many(*leaves)
-    except RuntimeError:  # no such dtypes, no rule for vmap: the kernel for each leaf knows, or says what is wrong
+    except RuntimeError:  # no such dtypes: the kernel for each leaf knows, or says what is wrong
         return None
 
 
