@@ -142,7 +142,7 @@ def check_read(td: Any, dense: TensorDict, batch: tuple[int, ...], index: Any) -
     if "word" in dense:
         words = got.get("word")
         assert words.batch_size == rows.shape
-        assert words.flat() == [str(n) for n in rows.reshape(-1).tolist()]
+        assert words._flat() == [str(n) for n in rows.reshape(-1).tolist()]
 
 
 def in_range(batch: tuple[int, ...], index: Any) -> bool:
@@ -216,7 +216,7 @@ def check_write(td: Any, dense: TensorDict, batch: tuple[int, ...], index: Any, 
     for key in LEAVES:
         assert torch.equal(td[key], want[key]), key
     if "word" in td:
-        assert [int(word) for word in td.get("word").flat()] == want["row"].reshape(-1).tolist()
+        assert [int(word) for word in td.get("word")._flat()] == want["row"].reshape(-1).tolist()
 
 
 HOW = ["rows", "number", "row"]

@@ -95,7 +95,7 @@ unflatten(dim,unflattened_size) unflatten_keys(separator,inplace) unlock_() unsq
 update(input_dict_or_td,clone,inplace,non_blocking,keys_to_update,is_leaf,update_batch_size)
 update_(input_dict_or_td,clone,non_blocking,keys_to_update)
 update_at_(input_dict_or_td,idx,clone,non_blocking,keys_to_update) values(include_nested,leaves_only,is_leaf,sort)
-var(dim,keepdim,reduce) view(size,batch_size) where(condition,other) zero_() zero_grad(set_to_none)
+var(dim,keepdim,reduce) view(size,batch_size) where(condition,other,out,pad) zero_() zero_grad(set_to_none)
 """
 LAZY = """
 append(tensordict) extend(tensordict) insert(index,tensordict) tensordicts

@@ -181,3 +181,34 @@ def test_a_tensorclass_is_loaded_by_torch_without_asking() -> None:
 
 def test_a_tensor_on_the_left_of_a_torch_function() -> None:
     assert torch.add(torch.ones(2), TensorDict({"x": torch.zeros(2)}, [2]))["x"].tolist() == [1, 1]
+
+
+def test_masks_address_the_leading_batch_dims_first() -> None:
+    td = TensorDict({"a": torch.zeros(2, 2, 3), "n": {"b": torch.zeros(2, 2)}}, [2, 2])
+    rows = torch.tensor([True, False])
+    assert td.masked_fill(rows, 1)["n", "b"].tolist() == [[1, 1], [0, 0]]
+    assert (td + 1).where(rows, td)["a"].sum() == 6
+    assert td.clone().masked_fill_(rows, 1)["a"].sum() == 6
+    tall = TensorDict({"a": torch.zeros(3, 2)}, [3, 2])
+    assert tall.masked_fill(rows, 1)["a"].tolist() == [[1, 0]] * 3  # it fits the last dim alone
+
+
+def test_where_pads_keys_of_one_side_and_writes_out() -> None:
+    one, two = TensorDict({"a": torch.ones(2), "b": torch.ones(2)}, [2]), TensorDict({"a": torch.zeros(2)}, [2])
+    rows = torch.tensor([True, False])
+    with pytest.raises(KeyError, match="'b'"):
+        one.where(rows, two)
+    found = one.where(rows, two, pad=7)
+    assert found["a"].tolist() == [1, 0]
+    assert found["b"].tolist() == [1, 7]
+    out = one.clone()
+    assert one.where(rows, one * 2, out=out) is out
+    assert out["b"].tolist() == [1, 2]
+
+
+def test_joins_take_plain_tensors_too() -> None:
+    parts = [torch.zeros(2), torch.ones(2)]
+    assert torch.equal(TensorDict.stack(parts), torch.stack(parts))
+    assert torch.equal(TensorDict.cat(parts), torch.cat(parts))
+    assert torch.equal(TensorDict.lazy_stack(parts), torch.stack(parts))
+    assert torch.equal(TensorDict.maybe_dense_stack(parts), torch.stack(parts))

@@ -98,8 +98,8 @@ class NonTensor(TensorCollection):
 
     def _compare(self, call: Call, other: Any) -> Tensor:
         """Return a bool tensor of the batch shape: which rows compare true by value."""
-        theirs = other.flat() if isinstance(other, NonTensor) else [other] * dims.numel(self._meta.batch)
-        equal = [bool(call(a, b)) for a, b in zip(self.flat(), theirs, strict=True)]
+        theirs = other._flat() if isinstance(other, NonTensor) else [other] * dims.numel(self._meta.batch)
+        equal = [bool(call(a, b)) for a, b in zip(self._flat(), theirs, strict=True)]
         return torch.tensor(equal, dtype=torch.bool, device=self._meta.device).reshape(self._meta.batch)
 
     def __eq__(self, other: Any) -> Any:
@@ -130,8 +130,8 @@ class NonTensor(TensorCollection):
 
         def _fresh(self) -> Self: ...
         def _record(self) -> Record: ...
-        def flat(self) -> list[Any]: ...
-        def column(self) -> NonTensorStack: ...
+        def _flat(self) -> list[Any]: ...
+        def _as_column(self) -> NonTensorStack: ...
 
 
 @final
@@ -210,10 +210,10 @@ class NonTensorData(NonTensor):
             )
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
-        theirs = value.flat() if isinstance(value, NonTensor) else [value]
+        theirs = value._flat() if isinstance(value, NonTensor) else [value]
         if all(_same_value(item, self._value) for item in theirs):
             return self
-        return self.column()._written(items, value)
+        return self._as_column()._written(items, value)
 
     def _given(self) -> Any:
         return self._value
@@ -225,22 +225,22 @@ class NonTensorData(NonTensor):
     def _open(cls, room: Any) -> Self:
         return cls(room.meta.data, room.meta.batch)
 
-    def flat(self) -> list[Any]:
+    def _flat(self) -> list[Any]:
         """Return the object once a row, the rows in C order.
 
         Examples:
             >>> from tensordict import NonTensorData, NonTensorStack
-            >>> NonTensorData("a", [2]).flat()
+            >>> NonTensorData("a", [2])._flat()
             ['a', 'a']
         """
         return [self._value] * dims.numel(self._meta.batch)
 
-    def column(self) -> NonTensorStack:
+    def _as_column(self) -> NonTensorStack:
         """Return the same rows as a column, so that each can have a value of its own.
 
         Examples:
             >>> from tensordict import NonTensorData, NonTensorStack
-            >>> NonTensorData("a", [2]).column().tolist()
+            >>> NonTensorData("a", [2])._as_column().tolist()
             ['a', 'a']
         """
         rows = torch.zeros(self._meta.batch, dtype=torch.long)
@@ -254,7 +254,7 @@ class NonTensorData(NonTensor):
             >>> NonTensorData(1).tolist()
             1
         """
-        return self.column().tolist() if self._meta.batch else self._value
+        return self._as_column().tolist() if self._meta.batch else self._value
 
     def __repr__(self) -> str:
         return f"NonTensorData(data={self._value!r}, batch_size={self.batch_size})"
@@ -324,7 +324,7 @@ class NonTensorStack(NonTensor):
         values: list[Any] = []
         rows = []
         for item in items:
-            column = item.column()
+            column = item._as_column()
             rows.append(column._rows + len(values))
             values += column._values
         return cls._of(values, join(rows), Meta((), device))
@@ -361,14 +361,14 @@ class NonTensorStack(NonTensor):
         self._written(plan.items, value)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
-        column = value.column() if isinstance(value, NonTensor) else NonTensorData(value).column()
+        column = value._as_column() if isinstance(value, NonTensor) else NonTensorData(value)._as_column()
         self._rows[items] = column._rows + len(self._values)
         self._values.extend(column._values)
         return self
 
     def _given(self) -> Any:
         if not self._meta.batch:
-            return self.flat()[0]
+            return self._flat()[0]
         return RowList(self)
 
     def _record(self) -> Record:
@@ -386,23 +386,23 @@ class NonTensorStack(NonTensor):
             return self
         return NonTensorData(values[0], self._meta.batch, self._meta.device)
 
-    def flat(self) -> list[Any]:
+    def _flat(self) -> list[Any]:
         """Return the objects, the rows in C order.
 
         Examples:
             >>> from tensordict import NonTensorData, NonTensorStack
-            >>> NonTensorStack("a", "b").flat()
+            >>> NonTensorStack("a", "b")._flat()
             ['a', 'b']
         """
         values = self._values
         return [values[at] for at in self._rows.reshape(-1).tolist()]
 
-    def column(self) -> NonTensorStack:
+    def _as_column(self) -> NonTensorStack:
         """Return self.
 
         Examples:
             >>> from tensordict import NonTensorData, NonTensorStack
-            >>> NonTensorStack("a", "b").column().tolist()
+            >>> NonTensorStack("a", "b")._as_column().tolist()
             ['a', 'b']
         """
         return self
@@ -415,7 +415,7 @@ class NonTensorStack(NonTensor):
             >>> NonTensorStack("a", "b").tolist()
             ['a', 'b']
         """
-        flat = self.flat()
+        flat = self._flat()
         for size in reversed(self._meta.batch[1:]):
             flat = [flat[at : at + size] for at in range(0, len(flat), size)] if size else []
         return flat if self._meta.batch else flat[0]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tensordict import dims, errors, settings
 from tensordict.core.core import Core, S, implements
@@ -33,6 +34,8 @@ def stack(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         >>> torch.stack([TensorDict({"x": 1}), TensorDict({"x": 2})])["x"]
         tensor([1, 2])
     """
+    if len(input) and isinstance(input[0], Tensor):
+        return torch.stack(list(input), dim, out=out)
     if settings.lazy_legacy():
         return lazy_stack(input, dim, out=out)  # type: ignore[no-any-return]
     items = _nodes(input, "stack")
@@ -60,6 +63,8 @@ def cat(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         >>> torch.cat([td, td])["x"]
         tensor([0, 1, 0, 1])
     """
+    if len(input) and isinstance(input[0], Tensor):
+        return torch.cat(list(input), dim, out=out)
     items = _nodes(input, "cat")
     first = items[0]
     return _into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))  # type: ignore[no-any-return]
@@ -79,6 +84,8 @@ def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         >>> lazy_stack([TensorDict({"x": torch.zeros(n)}) for n in (2, 3)])[1]["x"].shape
         torch.Size([3])
     """
+    if len(input) and isinstance(input[0], Tensor):
+        return torch.stack(list(input), dim, out=out)
     items = _nodes(input, "lazy_stack")
     d = dims.wrap(dim, len(items[0]._meta.batch) + 1)
     return _into(out, items[0]._lazily(items, d))

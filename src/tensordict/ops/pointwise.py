@@ -13,6 +13,7 @@ from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
 from tensordict.ops.rows import (
     Operator,
+    align,
     ask_with,
     ask_with_tensor,
     at_once,
@@ -23,6 +24,7 @@ from tensordict.ops.rows import (
     pair_,
     paired_with_default,
     predicate,
+    rows_of,
     spread,
     unary,
 )
@@ -343,12 +345,17 @@ class Pointwise(Facts):
             return self._each(lambda v, e, w: v.lerp_(e, w), (end, weight))
         return self._each(lambda v, e: v.lerp_(e, weight), (end,))
 
-    def where(self, condition: Tensor, other: Any) -> Self:
+    def where(self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None) -> Self:
         """Return each element where a condition on the rows holds, else that of ``other``.
 
         Args:
-            condition: a bool tensor that broadcasts against the batch dims.
+            condition: a bool tensor over the leading batch dims, or one that broadcasts against the batch dims.
             other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
+            out: a tensordict that the result is written to.
+            pad: a number that stands for the value of a key that only one side has.
+
+        Raises:
+            KeyError: if the keys of the two tensordicts differ and there is no ``pad``.
 
         Examples:
             >>> import torch
@@ -357,14 +364,17 @@ class Pointwise(Facts):
             >>> td.where(torch.tensor([True, False]), 0)["x"]
             tensor([1., 0.])
         """
-        if not condition.ndim:
-            return pair(self, lambda v, o: v.where(condition, o), other)
-        wide = spread(condition, self)
-        if isinstance(other, Tensor) and other.ndim:
-            other = spread(other, self)
-        elif not isinstance(other, Core):
-            return self._zip(lambda v, c: v.where(c, other), (wide,))
-        return self._zip(lambda v, c, o: v.where(c, o), (wide, other))
+        wide = rows_of(condition, self)
+        if pad is not None and isinstance(other, Core):
+            result = paired_with_default(self, lambda v, o: v.where(align(wide, v.ndim), o), other, pad)
+        elif not wide.ndim:
+            result = pair(self, lambda v, o: v.where(wide, o), other)
+        elif isinstance(other, Core) or (isinstance(other, Tensor) and other.ndim):
+            operand = other if isinstance(other, Core) else spread(other, self)
+            result = self._zip(lambda v, c, o: v.where(c, o), (wide, operand))
+        else:
+            result = self._zip(lambda v, c: v.where(c, other), (wide,))
+        return result if out is None else out.update_(result)
 
     def zero_(self) -> Self:
         """Set every element to zero in place; return self.
@@ -381,7 +391,7 @@ class Pointwise(Facts):
         """Return each element, replaced by a number in the rows of a mask.
 
         Args:
-            mask: a bool tensor that broadcasts against the batch dims.
+            mask: a bool tensor over the leading batch dims, or one that broadcasts against the batch dims.
             value: the number.
 
         Examples:
@@ -392,7 +402,7 @@ class Pointwise(Facts):
             tensor([[0., 0.],
                     [1., 1.]])
         """
-        return pair(self, lambda v, m: v.masked_fill(m, value), mask)
+        return pair(self, lambda v, m: v.masked_fill(m, value), rows_of(mask, self))
 
     def masked_fill_(self, mask: Tensor, value: float) -> Self:
         """Set each element to a number in the rows of a mask, in place; return self.
@@ -403,7 +413,7 @@ class Pointwise(Facts):
             >>> TensorDict({"x": torch.ones(2)}, [2]).masked_fill_(torch.tensor([True, False]), 0)["x"]
             tensor([0., 1.])
         """
-        return pair_(self, lambda v, m: v.masked_fill_(m, value), mask)
+        return pair_(self, lambda v, m: v.masked_fill_(m, value), rows_of(mask, self))
 
 
 def _scaled(name: str, alpha: float | None) -> Call:

@@ -232,6 +232,14 @@ def spread(value: Tensor, node: Core) -> Tensor:
     return value.reshape(*(1,) * lead, *value.shape) if lead else value
 
 
+def rows_of(mask: Tensor, node: Core) -> Tensor:
+    """Return a mask with the dims of the batch: over the leading dims, as in an index, or else broadcast to them."""
+    batch = node._meta.batch
+    if tuple(mask.shape) == batch[: mask.ndim]:
+        return align(mask, len(batch))
+    return spread(mask, node)
+
+
 def pair(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     """Say a word with an operand to each child: a node is paired by key, a tensor lines up with the batch dims."""
     if isinstance(other, dict):
