@@ -293,7 +293,9 @@ class Shape(Facts):
         n = len(batch)
         out = dims.expand(batch, _sizes(args))
         left = names and (None,) * (len(out) - n) + names
-        return self._resize(lambda v: v.expand((*out, *v.shape[n:])), out, left)
+        return self._resize(
+            (lambda v: v.expand(*out, *v.shape[n:])) if out else (lambda v: v.expand(v.shape[n:])), out, left
+        )
 
     broadcast_to = expand
 
@@ -346,7 +348,8 @@ class Shape(Facts):
         d = dims.wrap(dim, len(batch))
         sizes = dims.split_sizes(batch[d], split_size)
         batches = [dims.replaced(batch, d, size) for size in sizes]
-        return self._split(lambda v: v.split(sizes, d), batches, d)
+        said: Any = split_size if isinstance(split_size, int) else sizes
+        return self._split(lambda v: v.split(said, d), batches, d)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """Return at most a number of views of consecutive rows, equal in size but for the last.
@@ -660,7 +663,9 @@ def _permute(self: S, order: Sequence[int]) -> S:
     wanted = dims.wrap_all(order, n)
     if len(wanted) != n:
         raise RuntimeError(f"permute expects {n} dims, one for each batch dim, got {list(order)}")
-    made = self._move(dims.ordering(wanted), lambda v: v.permute((*wanted, *range(n, v.ndim))))
+    made = self._move(
+        dims.ordering(wanted), (lambda v: v.permute(*wanted, *range(n, v.ndim))) if wanted else (lambda v: v)
+    )
     return leads_back(made, self, "_unpermuted", *wanted)
 
 
