@@ -684,11 +684,10 @@ def _chosen(key: Any, wanted: list[tuple[str, ...]]) -> bool:
 def _need_keys(node: Any, other: Any) -> None:
     """Raise unless a node has all the keys of another, nested ones too."""
     present = node._keys()
-    for key in other._keys():
+    for key, child in other._looks():
         if key not in present:
             raise errors.missing_key(key, present, type(node).__name__)
-        child = other._look(key)
-        if isinstance(child, Core) and not child._is_non_tensor:
+        if type(child) is not Tensor and isinstance(child, Core) and not child._is_non_tensor:
             _need_keys(enter(node, key), child)
 
 
