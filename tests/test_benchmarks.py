@@ -38,3 +38,11 @@ def test_a_page_without_a_block_is_refused_before_anything_runs(tmp_path: pathli
     assert done.returncode == 2
     assert "has no block" in done.stderr
     assert page.read_text() == "Nothing here.\n"
+
+
+def test_every_operation_runs() -> None:
+    command = [sys.executable, str(BENCHMARKS / "ops.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| `")]
+    assert len(rows) >= 30
