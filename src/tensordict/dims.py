@@ -119,6 +119,16 @@ def split_sizes(size: int, split_size: int | Sequence[int]) -> list[int]:
     return sizes
 
 
+def common(shapes: Sequence[Batch]) -> Batch:
+    """Return the sizes that all shapes begin with."""
+    batch: Batch = ()
+    for sizes in zip(*shapes):  # the shortest shape ends it
+        if len(set(sizes)) > 1:
+            break
+        batch += sizes[:1]
+    return batch
+
+
 def replaced(batch: Batch, dim: int, size: int) -> Batch:
     return (*batch[:dim], size, *batch[dim + 1 :])
 

@@ -41,7 +41,7 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
     return value
 
 
-def children(found: dict[str, Any], meta: Meta) -> dict[str, Any]:
+def children(found: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
     """Return several values as children; what is legal as it is passes without a further call."""
     batch, n, free = meta.batch, len(meta.batch), meta.device is None
     return {

@@ -107,15 +107,12 @@ class TensorDict(TensorDictBase):
                 f"expected a mapping of keys to values, got {source!r} of type {type(source).__name__}; "
                 f"`from_any` and `from_dict` convert other structures"
             )
-        meta, children = self._meta, self._dict
-        batch, n, free = meta.batch, len(meta.batch), meta.device is None
-        pairs = source.items() if isinstance(source, Mapping) else ((k, source._get(k)) for k in source._keys())
-        for key, value in pairs:
-            if type(key) is str:
-                fits = type(value) is Tensor and free and value.shape[:n] == batch
-                children[key] = value if fits else coerce.child(key, value, meta)
-            else:
-                self.set(keys.unravel_key(key), value)
+        pairs = source if isinstance(source, Mapping) else dict(source._raw_pairs())
+        if all([type(key) is str for key in pairs]):
+            self._dict = coerce.children(pairs, self._meta)
+            return
+        for key, value in pairs.items():
+            self.set(keys.unravel_key(key), value)
 
     # ---- verbs
 
@@ -288,12 +285,11 @@ class TensorDict(TensorDictBase):
     def _admit_other(self, key: str, plan: Plan, value: Any, tensor: bool) -> None:
         """Raise if a value does not fit a child that is a node, or a leaf of some class of its own."""
         mine = self._dict[key]
-        if isinstance(mine, Tensor):
-            if not isinstance(value, Tensor):
-                raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
-            _check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
-        elif isinstance(value, Tensor) and not tensor:
+        leaf = isinstance(mine, Tensor)
+        if not tensor and leaf is not isinstance(value, Tensor):
             raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
+        if leaf:
+            _check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
         elif not mine._is_non_tensor:
             mine._admit(mine._plan(plan.items), value)
 
@@ -479,20 +475,8 @@ def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
 
 def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     """Join the children of several nodes by key; the order of keys is that of the first."""
-    first = items[0]
-    names = first._keys()
-    if all([type(item) is TensorDict for item in items]):
-        dicts = [item._dict for item in items]
-        same = all([len(leaves) == len(names) for leaves in dicts])
-        try:
-            columns = [(k, [leaves[k] for leaves in dicts]) for k in names] if same else _need_same_keys(items)
-        except KeyError:
-            columns = _need_same_keys(items)
-    else:
-        _need_same_keys(items)
-        columns = [(k, [item._get(k) for item in items]) for k in names]
     joined = {}
-    for k, parts in columns:
+    for k, parts in _columns(items):
         try:
             joined[k] = join(parts, dim)
         except errors.ShapeMismatch as error:
@@ -502,8 +486,21 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     return _of(joined, meta)
 
 
-def _need_same_keys(items: Sequence[Any]) -> list[Any]:
-    """Raise unless all nodes have the keys of the first; return no columns."""
+def _columns(items: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """Return each key of the first node with the children that all nodes have there."""
+    names = items[0]._keys()
+    if all([type(item) is TensorDict and len(item._dict) == len(names) for item in items]):
+        dicts = [item._dict for item in items]
+        try:
+            return [(k, [leaves[k] for leaves in dicts]) for k in names]
+        except KeyError:
+            pass  # as many keys, but not the same: said below
+    _need_same_keys(items)
+    return [(k, [item._get(k) for item in items]) for k in names]
+
+
+def _need_same_keys(items: Sequence[Any]) -> None:
+    """Raise unless all nodes have the keys of the first."""
     names = set(items[0]._keys())
     for at, item in enumerate(items):
         if names != set(item._keys()):
@@ -511,7 +508,6 @@ def _need_same_keys(items: Sequence[Any]) -> list[Any]:
                 f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
                 f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
             )
-    return []
 
 
 def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeError:

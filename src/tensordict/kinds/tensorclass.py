@@ -288,9 +288,9 @@ class TensorClass(Declared):
 
     @classmethod
     def _received(cls, node: Any) -> Any:
-        if isinstance(node, TensorClass) or cls is TensorClass:
-            node = node._inner if isinstance(node, TensorClass) and not isinstance(node, cls) else node
-        return node if isinstance(node, cls) else cls.from_tensordict(node)
+        if isinstance(node, cls):
+            return node
+        return cls.from_tensordict(node._inner if isinstance(node, TensorClass) else node)
 
     def _place(self, room: Any, kind: str, fill: bool) -> Self:
         inner = self._inner._place(room.child("_tensordict"), kind, fill)
@@ -349,10 +349,7 @@ def _prepare(cls: Any) -> None:
     for name in annotations:
         if isinstance(getattr(cls, name, None), _Field) and name not in cls.__dict__:
             setattr(cls, name, dataclasses.field())  # a field that is declared again has no default of its own
-    post_init = cls.__dict__.get("__post_init__")
     dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
-    if post_init is not None:
-        cls.__post_init__ = post_init
     cls._fields = {field.name: field for field in dataclasses.fields(cls)}
     _check_order(cls)
     for name in cls._fields:
@@ -365,7 +362,7 @@ def _check_order(cls: Any) -> None:
     for field in cls._fields.values():
         if not field.init or field.kw_only:
             continue
-        if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING:
+        if _has_default(field):
             seen = field.name
         elif seen is not None:
             raise TypeError(

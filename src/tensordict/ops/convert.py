@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tensordict import errors
+from tensordict import dims, errors
 from tensordict.aliases import NestedKey
 from tensordict.core import walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
+from tensordict.ops.rows import register
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -485,12 +486,7 @@ class Convert(Facts):
                 child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
             if isinstance(child, Tensor) or not child._is_non_tensor:
                 shapes.append(tuple(child.shape))
-        batch: list[int] = []
-        for sizes in zip(*shapes):
-            if len(set(sizes)) > 1 or len(batch) == batch_dims:
-                break
-            batch.append(sizes[0])
-        self.batch_size = batch
+        self.batch_size = dims.common(shapes)[:batch_dims]
         return self
 
     def to_namedtuple(self, dest_cls: Any = None) -> Any:
@@ -624,3 +620,6 @@ def _flat_state(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         else:
             found[prefix + name] = value
     return found
+
+
+register("clone", "detach")

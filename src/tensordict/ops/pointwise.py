@@ -24,6 +24,7 @@ from tensordict.ops.rows import (
     pair_,
     paired_with_default,
     predicate,
+    register,
     rows_of,
     spread,
     unary,
@@ -444,6 +445,4 @@ for _name in ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like",
 implements(torch.where)(lambda condition, one, two: one.where(condition, two))
 implements(torch.add)(either_first(torch.add, Pointwise.add))
 implements(torch.sub)(either_first(torch.sub, Pointwise.sub))
-implements(torch.clamp)(lambda one, *args, **kwargs: one.clamp(*args, **kwargs))
-implements(torch.lerp)(lambda one, *args, **kwargs: one.lerp(*args, **kwargs))
-implements(torch.masked_fill)(lambda one, *args, **kwargs: one.masked_fill(*args, **kwargs))
+register("clamp", "lerp", "masked_fill", "addcmul", "addcdiv")

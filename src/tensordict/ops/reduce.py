@@ -12,7 +12,7 @@ from tensordict import dims
 from tensordict.aliases import Batch, Call, Names
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
-from tensordict.ops.rows import Reduction, dress
+from tensordict.ops.rows import Reduction, dress, register
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -461,3 +461,6 @@ def _logical(self: Any, name: str, dim: int | None) -> Any:
     return self._reduce(
         lambda v: getattr(v, name)(dim=d), dims.drop(self._meta.batch, d), names and dims.drop(names, d)
     )
+
+
+register("all", "any", "max", "min", "prod", "cummax", "cummin", "logsumexp", "quantile", "softmax")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict import errors
 from tensordict.aliases import Call
-from tensordict.core.core import TORCH, Core, S
+from tensordict.core.core import TORCH, Core, S, implements
 
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)
@@ -139,15 +139,25 @@ def at_once(name: str) -> Call | None:
     return kernel
 
 
-def dress(method: Any, name: str, doc: str) -> Any:
-    """Give a method its name and docstring, and register the torch function of that name."""
+def dress(method: Any, name: str, doc: str, two: bool = False) -> Any:
+    """Give a method its name and docstring, and register the torch function of that name, of one operand or `two`."""
     method.__name__ = name
     method.__qualname__ = f"TensorCollection.{name}"
     method.__doc__ = inspect.cleandoc(doc)
     function = getattr(torch, name, None)
     if callable(function):
-        TORCH.setdefault(function, method)
+        TORCH.setdefault(function, either_first(function, method) if two else method)
     return method
+
+
+def register(*names: str) -> None:
+    """Register the torch functions that do what the method of the same name does."""
+    for name in names:
+        implements(getattr(torch, name))(_said(name))
+
+
+def _said(name: str) -> Call:
+    return lambda node, *args, **kwargs: getattr(node, name)(*args, **kwargs)
 
 
 def either_first(function: Any, method: Any) -> Any:
@@ -293,8 +303,7 @@ def binary(name: str, value: str, example: str = "", say: Call | None = None) ->
             return paired_with_default(self, say, other, default)
         return pair(self, say, other, many)
 
-    TORCH[getattr(torch, name, name)] = either_first(getattr(torch, name, None), word)
-    return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", example, default=True)))
+    return cast(Binary, dress(word, name, _binary_doc(name, f"Return {value}", example, default=True), two=True))
 
 
 def binary_(name: str, value: str, example: str = "", say: Call | None = None) -> BinaryInPlace:

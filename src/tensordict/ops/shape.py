@@ -10,10 +10,11 @@ from torch import Tensor
 
 from tensordict import dims, indexing, keys
 from tensordict.aliases import Batch
-from tensordict.core.core import Core, S, implements
+from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.core.locks import leads_back
 from tensordict.indexing import Plan
+from tensordict.ops.rows import register
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -761,14 +762,8 @@ def _has_batch(value: Any, batch: Batch) -> bool:
     return not isinstance(value, (Tensor, Facts)) or tuple(value.shape[: len(batch)]) == batch
 
 
-def _said(name: str) -> Any:
-    return lambda node, *args, **kwargs: getattr(node, name)(*args, **kwargs)
-
-
-for _name in (
-    "unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten broadcast_to "
-    "unbind split chunk narrow index_select gather flip roll repeat_interleave tensor_split clone "
-    "atleast_1d atleast_2d atleast_3d fliplr flipud rot90 tile masked_select detach numel addcdiv addcmul "
-    "all any max min prod cummax cummin logsumexp quantile softmax"
-).split():
-    implements(getattr(torch, _name))(_said(_name))
+register(
+    *"unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten".split(),
+    *"broadcast_to unbind split chunk tensor_split narrow index_select gather masked_select numel".split(),
+    *"flip fliplr flipud roll rot90 tile repeat_interleave atleast_1d atleast_2d atleast_3d".split(),
+)

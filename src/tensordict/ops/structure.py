@@ -641,7 +641,7 @@ def _only_tensors(node: Any) -> Any:
     for key, child in node._raw_pairs():
         if not isinstance(child, Core):
             children[key] = child
-        elif not getattr(child, "_is_non_tensor", False):
+        elif not child._is_non_tensor:
             children[key] = child._restructure(_only_tensors)
     return node._rekeyed(children)
 

@@ -90,7 +90,7 @@ def _rebatched(values: Sequence[Any], spec: _Spec) -> tuple[Meta, Turn | None]:
     if all(new[:depth] == meta.batch for _, new in pairs):
         return meta, None
     shared = max(0, depth + min(len(new) - len(old) for old, new in pairs))
-    batch = _common([new[:shared] for _, new in pairs])
+    batch = dims.common([new[:shared] for _, new in pairs])
     return Meta(batch, meta.device, meta.names if len(batch) == depth else None), _refused
 
 
@@ -136,16 +136,6 @@ def _refused(rows: Tensor, batch: Batch) -> Tensor:
         f"the leaves have another batch size now, and a column of non-tensors of batch size {list(rows.shape)} cannot "
         f"follow to {list(batch)}. Leave the column out with exclude()."
     )
-
-
-def _common(shapes: Sequence[Batch]) -> Batch:
-    """Return the sizes that all shapes begin with."""
-    same = 0
-    for sizes in zip(*shapes):
-        if len(set(sizes)) > 1:
-            break
-        same += 1
-    return shapes[0][:same]
 
 
 # ---- dense nodes
