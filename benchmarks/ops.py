@@ -20,7 +20,8 @@ SETUP = (
     + """
 d = {f"leaf{i}": torch.rand(1024, 4) for i in range(8)}
 td = TensorDict(d, batch_size=[1024])
-eight, eight_plain = [td.clone() for _ in range(8)], [dict(d) for _ in range(8)]
+eight = [td.clone() for _ in range(8)]
+eight_plain = [{k: v.clone() for k, v in d.items()} for _ in range(8)]
 other, other_plain = td.clone(), {k: v.clone() for k, v in d.items()}
 nested = TensorDict({"a": d, "b": {"c": d}}, batch_size=[1024])
 nested_plain = {"a": dict(d), "b": {"c": dict(d)}}

@@ -42,7 +42,7 @@ BINARY = {
     "addcdiv",
 }
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow]
-NUMBERS = [True, 2, -1, 2.5, 1 + 2j]
+NUMBERS = [True, 2, -1, 2.5, 1 + 2j, 0.1, 1e300, float("nan"), float("-inf"), 2**31, 2**60, 2**70]
 
 
 def leaf(dtype: torch.dtype) -> torch.Tensor:
@@ -53,7 +53,7 @@ def outcome(call: Callable[[], Any]) -> Any:
     """Return what a call gives, or the class of its error."""
     try:
         return call()
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, OverflowError) as error:
         return type(error)
 
 
@@ -87,6 +87,32 @@ def test_operators_at_once_equal_the_operator_for_each_leaf(dtype: torch.dtype, 
         if not agree(outcome(lambda: call(td, operand)), outcome(lambda: call(x, plain)))  # noqa: B023
     ]
     assert not wrong
+
+
+IN_PLACE = [operator.iadd, operator.isub, operator.imul, operator.itruediv]
+
+
+def stored(call: Callable[..., Any], value: Any, operand: Any) -> Any:
+    """Return what a value is after an operator in place, and the class of the error if there was one."""
+    error = outcome(lambda: call(value, operand))
+    return value, error if isinstance(error, type) else None
+
+
+@pytest.mark.parametrize("call", IN_PLACE, ids=lambda call: call.__name__)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_operators_in_place_equal_those_of_each_leaf_and_apply_once(dtype: torch.dtype, call: Any) -> None:
+    operands: list[tuple[Any, Any]] = [(number, number) for number in NUMBERS]
+    operands += [(TensorDict({"w": leaf(d), "x": leaf(d)}, [3]), leaf(d)) for d in DTYPES]
+    for operand, plain in operands:
+        td = TensorDict({"w": leaf(torch.float32), "x": leaf(dtype)}, [3])
+        (_, error), (x, wrong) = stored(call, td, operand), stored(call, leaf(dtype), plain)
+        w, refused = stored(call, leaf(torch.float32), plain)
+        assert (error is None) is (wrong is None and refused is None), (operand, error, wrong)
+        if error is None:
+            assert agree(td, x)
+            assert torch.allclose(td["w"], w, equal_nan=True)
+        else:  # refused by one: the other has changed once, or not at all
+            assert any(torch.allclose(td["w"], one, equal_nan=True) for one in (w, leaf(torch.float32)))
 
 
 def test_words_at_once_have_gradients_and_batching_rules() -> None:

@@ -7,12 +7,26 @@ and to positions, which tells a lazy stack where its dim goes. No torch here, so
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tensordict.aliases import Batch, Rule
 
 Entries = tuple[Any, ...]
+
+
+def memo(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a rule that remembers its last answer: the leaves of a node often have one shape."""
+    last: Any = None
+    answer: Any = None
+
+    def call(value: Any) -> Any:
+        nonlocal last, answer
+        if value != last:
+            last, answer = value, rule(value)
+        return answer
+
+    return call
 
 
 def wrap(dim: int, ndim: int, what: str = "dim") -> int:
@@ -25,7 +39,7 @@ def wrap(dim: int, ndim: int, what: str = "dim") -> int:
 
 def wrap_all(dims: Iterable[int], ndim: int) -> tuple[int, ...]:
     """Return several dims counted from the front, each at most once."""
-    wrapped = tuple(wrap(dim, ndim) for dim in dims)
+    wrapped = tuple([wrap(dim, ndim) for dim in dims])
     if len(set(wrapped)) < len(wrapped):
         raise RuntimeError(f"a dim appears more than once in {tuple(dims)!r}")
     return wrapped
@@ -36,7 +50,7 @@ def insert(entries: Entries, dim: int, new: Any) -> Entries:
 
 
 def drop(entries: Entries, *dims: int) -> Entries:
-    return tuple(entry for at, entry in enumerate(entries) if at not in dims)
+    return tuple([entry for at, entry in enumerate(entries) if at not in dims])
 
 
 def inserting(dim: int) -> Rule:
@@ -48,7 +62,7 @@ def dropping(*dims: int) -> Rule:
 
 
 def ordering(order: Sequence[int]) -> Rule:
-    return lambda entries, new: tuple(entries[at] for at in order)
+    return lambda entries, new: tuple([entries[at] for at in order])
 
 
 def swapped(ndim: int, first: int, second: int) -> tuple[int, ...]:
@@ -77,7 +91,7 @@ def infer(shape: Sequence[int], count: int) -> Batch:
     """Return a shape of ``count`` elements with its one -1 resolved."""
     shape = tuple(shape)
     holes = shape.count(-1)
-    if holes > 1 or any(size < -1 for size in shape):
+    if holes > 1 or (shape and min(shape) < -1):
         raise RuntimeError(f"only one dim can be -1, and no other negative; got shape {list(shape)}")
     if holes:
         known = -math.prod(shape)

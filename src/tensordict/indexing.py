@@ -124,12 +124,17 @@ def _out_of_range(index: Any, batch: Batch, dim: int) -> IndexError:
 
 def check_rows(plan: Plan, batch: Batch) -> None:
     """Raise IndexError if an index tensor names a row that is not there: torch would find out after writing others."""
-    found = [item for item in plan.items if isinstance(item, Tensor)]
+    items = plan.items
+    found = [item for item in items if isinstance(item, Tensor)]
     if not found:
         return
     rows = tuple(map(abs, batch))  # a size that members of a lazy stack do not share is -1
     try:
-        torch.zeros((), dtype=torch.bool, device=found[0].device).expand(rows)[plan.items]
+        nothing = found[0].new_empty(()).expand(rows)
+        if len(items) == 1 and len(batch) == 1 and found[0].ndim == 1:
+            _picking(0, found[0])(nothing)
+        else:
+            nothing[items]
     except IndexError as error:
         raise explain(plan.items, batch, error) from None
 

@@ -9,13 +9,26 @@ import torch
 
 from tensordict.aliases import Batch, Names, SizeLike
 
+_new, _size = tuple.__new__, torch.Size
+_INTS = {int}
 
-class Meta(NamedTuple):
-    """The batch size, the device (None when free) and the names of the batch dims (None when none is named)."""
 
+class _Fields(NamedTuple):
     batch: Batch
     device: torch.device | None = None
     names: Names = None
+
+
+class Meta(_Fields):
+    """The batch size, the device (None when free) and the names of the batch dims (None when none is named).
+
+    The batch is kept as the `torch.Size` that users ask for most, made once.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, batch: Batch, device: torch.device | None = None, names: Names = None) -> Meta:
+        return _new(cls, (_size(batch), device, names))
 
 
 def as_batch(value: SizeLike | None) -> Batch:
@@ -27,15 +40,17 @@ def as_batch(value: SizeLike | None) -> Batch:
     """
     if value is None:
         return ()
+    if type(value) is torch.Size:
+        return value
     try:
         batch = (int(value),) if isinstance(value, int) else tuple(value)
     except TypeError:
         raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}") from None
-    if any(type(size) is not int for size in batch):
+    if set(map(type, batch)) - _INTS:
         if not all(isinstance(size, (int, torch.SymInt)) or hasattr(size, "__index__") for size in batch):
             raise TypeError(f"batch_size must be an int or a sequence of ints, got {value!r}")
         batch = tuple(size if isinstance(size, torch.SymInt) else int(size) for size in batch)
-    if any(size < 0 for size in batch if type(size) is int):
+    if [size for size in batch if type(size) is int and size < 0]:
         raise ValueError(f"batch_size must not be negative, got {list(batch)}")
     return batch
 

@@ -33,9 +33,10 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
         value = convert(value, meta)
         if isinstance(value, Core):
             return _node(key, value, meta)
-    batch = meta.batch
-    if value.shape[: len(batch)] != batch:
-        raise errors.batch_mismatch(key, batch, tuple(value.shape))
+    batch, shape = meta.batch, value.shape
+    # one size is compared faster than a slice of sizes is made
+    if (not shape or shape[0] != batch[0]) if len(batch) == 1 else shape[: len(batch)] != batch:
+        raise errors.batch_mismatch(key, batch, tuple(shape))
     if meta.device is not None and value.device != meta.device:
         return value.to(meta.device)
     return value
@@ -44,10 +45,15 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
 def children(found: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
     """Return several values as children; what is legal as it is passes without a further call."""
     batch, n, free = meta.batch, len(meta.batch), meta.device is None
-    return {
-        key: value if type(value) is Tensor and free and value.shape[:n] == batch else child(key, value, meta)
-        for key, value in found.items()
-    }
+    made, fits = {}, None
+    for key, value in found.items():
+        if free and type(value) is Tensor:
+            shape = value.shape  # leaves often have one shape: it is looked at once
+            if shape == fits or shape[:n] == batch:
+                made[key], fits = value, shape
+                continue
+        made[key] = child(key, value, meta)
+    return made
 
 
 def _node(key: Any, node: Any, meta: Meta) -> Any:

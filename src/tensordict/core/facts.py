@@ -39,7 +39,7 @@ class Facts(Core):
             >>> td.batch_size
             torch.Size([3, 4])
         """
-        return torch.Size(self._meta.batch)
+        return self._meta.batch
 
     @batch_size.setter
     def batch_size(self, value: SizeLike) -> None:
@@ -87,7 +87,7 @@ class Facts(Core):
             >>> TensorDict({"x": torch.zeros(3, 4)}, [3]).shape
             torch.Size([3])
         """
-        return torch.Size(self._meta.batch)
+        return self._meta.batch
 
     @overload
     def size(self, dim: None = None) -> torch.Size: ...

@@ -56,14 +56,33 @@ def places(
     """Collect the node that holds a child and the path of the child, without joining the values of a lazy stack."""
     deep, leaves_only, is_leaf = want
     plain = is_leaf is default_is_leaf
+    if plain and node._only_leaves():
+        for key in node._keys():
+            found.append((node, path + (key,)))  # noqa: RUF005 (a sum is made faster)
+        return found
     for key, child in node._looks():
+        kind = type(child)
+        if (plain and kind is Tensor) or is_leaf(kind):
+            found.append((node, (*path, key)))
+            continue
         at = (*path, key)
-        leaf = (plain and type(child) is Tensor) or is_leaf(type(child))
-        if deep and not leaf:
+        if deep:
             places(child, want, at, found)
-        if leaf or not leaves_only:
+        if not leaves_only:
             found.append((node, at))
     return found
+
+
+def count(node: Core, want: tuple[bool, bool, IsLeaf]) -> int:
+    """Return how many places `places` collects: `list` asks for the length of what it is given."""
+    deep, leaves_only, is_leaf = want
+    if is_leaf is default_is_leaf and node._only_leaves():
+        return len(node._keys())
+    total = 0
+    for _, child in node._looks():
+        leaf = is_leaf(type(child))
+        total += (leaf or not leaves_only) + (deep and not leaf and count(child, want))
+    return total
 
 
 class View:
@@ -81,7 +100,7 @@ class View:
     def __len__(self) -> int:
         if not (self._deep or self._leaves_only):
             return len(list(self._node._keys()))
-        return len(places(self._node, self._want, (), []))
+        return count(self._node, self._want)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)!r})"

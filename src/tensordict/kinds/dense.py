@@ -13,10 +13,11 @@ from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core import coerce
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
+from tensordict.dims import memo
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.rows import align
+from tensordict.ops.rows import PRECISE, align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.mapped import present
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _new = object.__new__
 _PLAIN = {Tensor}
+_STRINGS = {str}
+_at, _put = TensorDictBase.__getitem__, TensorDictBase.__setitem__
 _transform = torch._C._functorch.peek_interpreter_stack
 """Return the `torch.func` transform that runs, or None."""
 
@@ -89,7 +92,7 @@ class TensorDict(TensorDictBase):
         if source is not None and kwargs:
             raise TypeError(f"pass a source or keyword values, not both; got the keywords {sorted(kwargs)}")
         source = kwargs if source is None else source
-        if batch_size is None and isinstance(source, Facts):
+        if batch_size is None and type(source) is not dict and isinstance(source, Facts):
             batch_size = source.batch_size
             names = source.names if names is None and source._meta.names else names
             device = source._meta.device if device is None else device
@@ -102,17 +105,32 @@ class TensorDict(TensorDictBase):
             self.lock_()
 
     def _fill(self, source: Any) -> None:
-        if not isinstance(source, (Mapping, Core)):
+        if type(source) is not dict and not isinstance(source, (Mapping, Core)):
             raise TypeError(
                 f"expected a mapping of keys to values, got {source!r} of type {type(source).__name__}; "
                 f"`from_any` and `from_dict` convert other structures"
             )
-        pairs = source if isinstance(source, Mapping) else dict(source._raw_pairs())
-        if all([type(key) is str for key in pairs]):
+        pairs = source if type(source) is dict or isinstance(source, Mapping) else dict(source._raw_pairs())
+        if set(map(type, pairs)) <= _STRINGS:
             self._dict = coerce.children(pairs, self._meta)
             return
         for key, value in pairs.items():
             self.set(keys.unravel_key(key), value)
+
+    if not TYPE_CHECKING:  # the short road to a leaf; the base tells the types
+
+        def __getitem__(self, index: Any) -> Any:
+            if type(index) is str and self._home is None:
+                child = self._dict.get(index)
+                if type(child) is Tensor:
+                    return child
+            return _at(self, index)
+
+        def __setitem__(self, index: Any, value: Any) -> None:
+            if type(index) is str and not self._locked and self._home is None:
+                self._dict[index] = coerce.child(index, value, self._meta)
+            else:
+                _put(self, index, value)
 
     # ---- verbs
 
@@ -146,13 +164,25 @@ class TensorDict(TensorDictBase):
                 f"{sorted(set(theirs) - set(mine))} only on the right"
             )
 
-    def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
+    def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
         self._writable()
+        if many is not None and self._each_at_once(many, others):
+            return self
         if others:
             self._match(others)
         for k, v in self._dict.items():
             call(v, *[_part(other, k, v) for other in others])
         return self
+
+    def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
+        """Say a call in place to all leaves at once; tell whether all were plain, and alike those of the other."""
+        leaves = list(self._dict.values())
+        theirs = [] if not others else _twins(self._dict, others[0])
+        # an error after some leaves have changed would be one too many: only dtypes that every kernel knows
+        if theirs is None or not (_all_plain(leaves) and {v.dtype for v in leaves + theirs} <= PRECISE):
+            return False
+        many(leaves, theirs) if others else many(leaves)
+        return True
 
     def _match(self, others: tuple[Any, ...]) -> None:
         """Raise, before anything is changed, unless the others have my keys and their leaves broadcast to mine."""
@@ -237,8 +267,6 @@ class TensorDict(TensorDictBase):
         fresh = [k for k in value._keys() if k not in self._dict]
         if fresh:
             self._gate("write the new key {!r}", fresh[0])
-        if not plan.items and not fresh and self._pour_all(value):
-            return
         self._admit(plan, value)
         for k in fresh:
             self._dict[k] = self._room_for(plan, value._get(k))
@@ -254,12 +282,13 @@ class TensorDict(TensorDictBase):
                 mine.copy_(theirs)
 
     def _pour_all(self, value: Any) -> bool:
-        """Write whole leaves at once; tell whether all were plain and of the same shapes."""
-        pairs = value._raw_pairs()
-        mine, theirs = [self._dict[k] for k, _ in pairs], [v for _, v in pairs]
-        if [v.shape for v in mine] != [v.shape for v in theirs]:
+        """Copy all leaves of a node at once; tell whether all were plain and alike mine."""
+        theirs, mine = _twins(self._dict, value), list(self._dict.values())
+        if theirs is None or not _all_plain(mine):
             return False
-        return _at_once(_copy, mine, theirs) is not None
+        self._writable()
+        torch._foreach_copy_(mine, theirs)
+        return True
 
     def _pour(self, plan: Plan, value: Any) -> None:
         """Write a number or a tensor to rows of every leaf; it means nothing to non-tensors."""
@@ -273,12 +302,13 @@ class TensorDict(TensorDictBase):
         """Raise, before anything is written, if a value does not fit."""
         tensor, tail, depth = isinstance(value, Tensor), plan.batch, len(self._meta.batch)
         pairs = [(k, value) for k in self._dict] if tensor else value._raw_pairs()
+        room = memo(lambda own: (*tail, *own[depth:]))
         for k, theirs in pairs:
             mine = self._dict.get(k)
             if type(mine) is Tensor and type(theirs) is Tensor:
-                room = tail + mine.shape[depth:]
-                if theirs.shape != room:
-                    _check_room(k, room, theirs)
+                wanted = room(mine.shape)
+                if theirs.shape != wanted:
+                    _check_room(k, wanted, theirs)
             elif mine is not None:
                 self._admit_other(k, plan, theirs, tensor)
 
@@ -334,6 +364,9 @@ class TensorDict(TensorDictBase):
         return self._dict.items()
 
     _looks = _raw_pairs
+
+    def _only_leaves(self) -> bool:
+        return set(map(type, self._dict.values())) == _PLAIN
 
     def _read_one(self, key: str) -> Any:
         child = self._dict.get(key)
@@ -434,9 +467,7 @@ def _part(other: Any, key: str, child: Any) -> Any:
 
 def _at_once(many: Call, *leaves: list[Any]) -> Any:
     """Return what a kernel for lists makes of plain leaves, or None where it knows less than the one for each."""
-    if any(set(map(type, each)) != _PLAIN for each in leaves):
-        return None
-    if _transform() is not None:  # kernels for lists have no batching rules
+    if not all(map(_all_plain, leaves)):
         return None
     try:
         return many(*leaves)
@@ -444,9 +475,21 @@ def _at_once(many: Call, *leaves: list[Any]) -> Any:
         return None
 
 
-def _copy(leaves: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    torch._foreach_copy_(leaves, values)
-    return leaves
+def _all_plain(leaves: list[Any]) -> bool:
+    """Tell whether kernels for lists can take leaves; they have no batching rules for `torch.func`."""
+    return set(map(type, leaves)) == _PLAIN and _transform() is None
+
+
+def _twins(leaves: dict[str, Any], other: Any) -> list[Tensor] | None:
+    """Return the plain leaves of another node in the order of these, or None if keys or shapes differ."""
+    if type(other) is not TensorDict:
+        return None
+    theirs = other._dict
+    if theirs.keys() != leaves.keys():
+        return None
+    twins = [theirs[k] for k in leaves]
+    alike = _all_plain(twins) and [v.shape for v in leaves.values()] == [v.shape for v in twins]
+    return twins if alike else None
 
 
 def _check_stored(key: str, leaf: Tensor, value: Tensor) -> None:
@@ -522,7 +565,7 @@ def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeErr
 
 def _same_device(items: Sequence[Any]) -> torch.device | None:
     device: torch.device | None = items[0]._meta.device
-    return device if all(item._meta.device == device for item in items) else None
+    return device if all([item._meta.device == device for item in items]) else None
 
 
 def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
@@ -546,12 +589,14 @@ def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
     batch, _, names = items[0]._meta
     for at, item in enumerate(items):
         other = item._meta.batch
+        if other == batch:
+            continue
         if len(other) != len(batch) or (*other[:dim], *other[dim + 1 :]) != (*batch[:dim], *batch[dim + 1 :]):
             raise errors.ShapeMismatch(
                 f"cannot concatenate tensordicts along dim {dim}: the first has batch size {list(batch)}, "
                 f"number {at} has {list(other)}"
             )
-    joined = (*batch[:dim], sum(item._meta.batch[dim] for item in items), *batch[dim + 1 :])
+    joined = (*batch[:dim], sum([item._meta.batch[dim] for item in items]), *batch[dim + 1 :])
     return Meta(joined, _same_device(items), names)
 
 

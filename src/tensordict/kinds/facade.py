@@ -54,8 +54,8 @@ class Facade(TensorCollection):
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         return self._wrap(self._inner._zip(call, tuple(map(_open, others)), many))
 
-    def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
-        self._inner._each(call, tuple(map(_open, others)))
+    def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
+        self._inner._each(call, tuple(map(_open, others)), many)
         return self
 
     def _match(self, others: tuple[Any, ...]) -> None:

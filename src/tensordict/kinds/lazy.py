@@ -168,7 +168,7 @@ class LazyStackedTensorDict(TensorDictBase):
         again: Self = self._again([call(*row) for row in self._rows(others)])
         return again
 
-    def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
+    def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
         if others:
             self._match(others)
         for row in self._rows(others):

@@ -38,7 +38,7 @@ class NonTensor(TensorCollection):
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         return self._fresh()
 
-    def _each(self, call: Call, others: tuple[Any, ...] = ()) -> Self:
+    def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
         return self
 
     def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from tensordict.aliases import DeviceLike
+from tensordict.aliases import Call, DeviceLike
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
+from tensordict.meta import Meta
 from tensordict.ops.convert import replaced
 from tensordict.ops.rows import CastRow, ask, dress
 
@@ -110,11 +111,9 @@ class Cast(Facts):
             (device(type='cpu'), torch.float64)
         """
         move = _Move(*args, **kwargs)
-        moved = self._map(move.call) if move.moves else self
+        moved = self._map(move.call()) if move.moves else self
         if move.device is not None:
-            moved = (moved if moved is not self else self._map(lambda v: v))._stamp(
-                moved._meta._replace(device=move.device)
-            )
+            moved._stamp(Meta(moved._meta.batch, move.device, moved._meta.names))
         if move.batch_size is not None:
             moved = moved.clone(False) if moved is self else moved  # type: ignore[attr-defined]
             moved.batch_size = move.batch_size
@@ -307,10 +306,20 @@ class _Move:
     def moves(self) -> bool:
         return self.device is not None or self.dtype is not None
 
-    def call(self, v: Any) -> Any:
-        if self.pin and self.device is not None and self.device.type != "cpu" and isinstance(v, Tensor):
-            v = v if v.device.type != "cpu" or v.is_pinned() else v.pin_memory()
-        return v.to(device=self.device, dtype=self.dtype, **self.kwargs)
+    def call(self) -> Call:
+        """Return what is said to each child; short where only the device is given."""
+        device, dtype, more = self.device, self.dtype, self.kwargs
+        if device is not None and dtype is None and not more:
+            return lambda v: v.to(device)
+        if not self.pin or device is None or device.type == "cpu":
+            return lambda v: v.to(device=device, dtype=dtype, **more)
+
+        def pinned(v: Any) -> Any:
+            if isinstance(v, Tensor) and v.device.type == "cpu" and not v.is_pinned():
+                v = v.pin_memory()
+            return v.to(device=device, dtype=dtype, **more)
+
+        return pinned
 
 
 def _indexed(device: torch.device) -> torch.device:

@@ -320,10 +320,9 @@ class Convert(Facts):
             {'a': {'b': tensor(1)}, 's': 'text'}
         """
         found: dict[str, Any] = {}
-        for key in self._keys():
-            child = self._get(key)
+        for key, child in self._pairs():
             if isinstance(child, Tensor):
-                found[key] = child.tolist() if convert_tensors else self._shown(child)
+                found[key] = child.tolist() if convert_tensors else child
             elif not child._is_non_tensor:
                 found[key] = child.to_dict(
                     retain_none=retain_none, convert_tensors=convert_tensors, tolist_first=tolist_first

@@ -375,7 +375,7 @@ class Keyed(Facts):
         """
         if update_batch_size:
             _take_batch(self, input_dict_or_td)
-        chosen, wanted = _picked(_entries(input_dict_or_td), kwargs, keys_to_update)
+        chosen, wanted = _picked(input_dict_or_td, kwargs, keys_to_update)
         ready = None if inplace or clone else self._ready(chosen)
         if ready is not None:
             for key, child in ready:
@@ -394,11 +394,12 @@ class Keyed(Facts):
 
     def _ready(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]] | None:
         """Return pairs of which all are plain keys and tensors as children; None if there are others."""
-        ready = []
+        ready: list[tuple[str, Any]] = []
+        if self._locked:
+            return None
         for key, value in pairs:
             if type(key) is not str or not isinstance(value, Tensor):
                 return None
-            self._gate("set key {!r}", key)
             ready.append((key, self._door(key, value)))
         return ready
 
@@ -660,11 +661,12 @@ def _entries(source: Any) -> list[tuple[Any, Any]]:
 
 
 def _picked(
-    pairs: list[tuple[Any, Any]], kwargs: dict[str, Any], keys: Sequence[NestedKey] | None
+    source: Any, kwargs: dict[str, Any], keys: Sequence[NestedKey] | None
 ) -> tuple[list[tuple[Any, Any]], list[tuple[str, ...]] | None]:
     """Return the pairs to take, and the paths that are wanted; None when all are."""
+    pairs = _entries(source)
     if kwargs:
-        pairs = [*pairs, *kwargs.items()]
+        pairs += kwargs.items()
     if keys is None:
         return pairs, None
     wanted = [unravel_key_to_tuple(key) for key in keys]
@@ -715,6 +717,8 @@ def _take_batch(self: Any, source: Any) -> None:
 
 
 def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any], chosen: Any = None) -> F:
+    if type(index) is tuple and not index and not kwargs and chosen is None and self._pour_all(source):
+        return self
     plan = indexing.plan(index, self._meta.batch)
     value: Any = source
     if not isinstance(source, Core):

@@ -46,9 +46,11 @@ def _operator(name: str, call: Call, kernel: str = "") -> Operator:
     return cast(Operator, method)
 
 
-def _in_place(name: str, call: Call) -> Operator:
+def _in_place(name: str, call: Call, kernel: str = "") -> Operator:
+    many = at_once(kernel) if kernel else None
+
     def method(self: Core, other: Any) -> Any:
-        return pair_(self, call, other)
+        return pair_(self, call, other, many)
 
     method.__name__ = name
     method.__qualname__ = f"TensorCollection.{name}"
@@ -144,10 +146,10 @@ class Pointwise(Facts):
     __eq__: Operator = _operator("__eq__", operator.eq)  # type: ignore[assignment]
     __ne__: Operator = _operator("__ne__", operator.ne)  # type: ignore[assignment]
 
-    __iadd__ = _in_place("__iadd__", operator.iadd)
-    __isub__ = _in_place("__isub__", operator.isub)
-    __imul__ = _in_place("__imul__", operator.imul)
-    __itruediv__ = _in_place("__itruediv__", operator.itruediv)
+    __iadd__ = _in_place("__iadd__", operator.iadd, "add_")
+    __isub__ = _in_place("__isub__", operator.isub, "sub_")
+    __imul__ = _in_place("__imul__", operator.imul, "mul_")
+    __itruediv__ = _in_place("__itruediv__", operator.itruediv, "div_")
     __ipow__ = _in_place("__ipow__", operator.ipow)
 
     __hash__ = None  # type: ignore[assignment]
@@ -208,7 +210,7 @@ class Pointwise(Facts):
             >>> TensorDict({"x": torch.ones(2)}, [2]).add_(1)["x"]
             tensor([2., 2.])
         """
-        return pair_(self, _scaled("add_", alpha), other)
+        return pair_(self, _scaled("add_", alpha), other, at_once("add_") if alpha is None else None)
 
     def sub_(self, other: Any, alpha: float | None = None) -> Self:
         """Subtract an operand from each element in place; return self.
@@ -219,7 +221,7 @@ class Pointwise(Facts):
             >>> TensorDict({"x": torch.ones(2)}, [2]).sub_(1)["x"]
             tensor([0., 0.])
         """
-        return pair_(self, _scaled("sub_", alpha), other)
+        return pair_(self, _scaled("sub_", alpha), other, at_once("sub_") if alpha is None else None)
 
     def rsub(self, other: Any, *, alpha: float | None = None, default: Any = None) -> Self:
         """Return an operand minus each element.

@@ -139,6 +139,34 @@ def at_once(name: str) -> Call | None:
     return kernel
 
 
+_ARITHMETIC = {
+    kernel
+    for name in "add sub mul div".split()
+    for kernel in (getattr(torch, f"_foreach_{name}"), getattr(torch, f"_foreach_{name}_"))
+}
+PRECISE = {torch.float32, torch.float64}  # narrower ones compute with the number as it is, not with it rounded
+
+
+def with_number(many: Call | None, number: Any) -> Call | None:
+    """Return a kernel for lists with a number as its operand.
+
+    Torch converts a number to a tensor again for each leaf; of arithmetic on the CPU, it is done once for each dtype.
+    """
+    if many is None:
+        return None
+    if many not in _ARITHMETIC or type(number) not in (int, float) or abs(number) >= 2**53:
+        return lambda leaves: many(leaves, number)
+
+    def call(leaves: list[Tensor]) -> Any:
+        dtypes = {v.dtype for v in leaves}
+        if not (dtypes <= PRECISE and all([v.is_cpu for v in leaves])):
+            return many(leaves, number)
+        made = {dtype: torch.tensor(number, dtype=dtype) for dtype in dtypes}
+        return many(leaves, [made[v.dtype] for v in leaves])
+
+    return call
+
+
 def dress(method: Any, name: str, doc: str, two: bool = False) -> Any:
     """Give a method its name and docstring, and register the torch function of that name, of one operand or `two`."""
     method.__name__ = name
@@ -174,13 +202,13 @@ def either_first(function: Any, method: Any) -> Any:
 def unary(name: str, value: str, start: str = "[0.25, 0.5]") -> tuple[Unary, Unary]:
     """Return a word for a function of each element, and its in-place twin."""
     say, say_ = ask(name), ask(name + "_")
-    many = at_once(name)
+    many, many_ = at_once(name), at_once(name + "_")
 
     def word(self: Core) -> Core:
         return self._map(say, many)
 
     def word_(self: Core) -> Core:
-        return self._each(say_)
+        return self._each(say_, (), many_)
 
     example = f"""
     Examples:
@@ -258,16 +286,16 @@ def pair(self: S, say: Call, other: Any, many: Call | None = None) -> S:
         return self._zip(say, (other,), many)
     if isinstance(other, Tensor):
         return self._zip(say, (spread(other, self),)) if other.ndim else self._map(lambda v: say(v, other))
-    return self._map(lambda v: say(v, other), many and (lambda leaves: many(leaves, other)))
+    return self._map(lambda v: say(v, other), with_number(many, other))
 
 
-def pair_(self: S, say: Call, other: Any) -> S:
+def pair_(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     """Say a word with an operand to each child, in place."""
     if isinstance(other, Core):
-        return self._each(say, (other,))
+        return self._each(say, (other,), many)
     if isinstance(other, Tensor) and other.ndim:
         return self._each(say, (spread(other, self),))
-    return self._each(lambda v: say(v, other))
+    return self._each(lambda v: say(v, other), (), None if isinstance(other, Tensor) else with_number(many, other))
 
 
 def paired_with_default(self: S, say: Call, other: Any, default: Any) -> S:
@@ -309,9 +337,10 @@ def binary(name: str, value: str, example: str = "", say: Call | None = None) ->
 def binary_(name: str, value: str, example: str = "", say: Call | None = None) -> BinaryInPlace:
     """Return a word that stores a function of each element and an operand in place."""
     say = ask_with(name) if say is None else say
+    many = at_once(name)
 
     def word(self: Core, other: Any) -> Any:
-        return pair_(self, say, other)
+        return pair_(self, say, other, many)
 
     return cast(BinaryInPlace, dress(word, name, _binary_doc(name, f"Store {value} in place; return self", example)))
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from tensordict import dims, indexing, keys
+from tensordict.dims import memo
 from tensordict.aliases import Batch
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.core.locks import leads_back
 from tensordict.indexing import Plan
-from tensordict.ops.rows import register
+from tensordict.ops.rows import align, register
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -120,8 +121,7 @@ class Shape(Facts):
         """
         batch = self._meta.batch
         wanted = range(len(batch)) if dim is None else (dim,) if isinstance(dim, int) else dim
-        candidates = dims.wrap_all(wanted, len(batch))
-        gone = tuple(d for d in candidates if batch[d] == 1)
+        gone = tuple([d for d in dims.wrap_all(wanted, len(batch)) if batch[d] == 1])
         said: Any = gone[0] if len(gone) == 1 else gone
         made = self._move(dims.dropping(*gone), lambda v: v.squeeze(said)) if gone else self
         return leads_back(made, self, "reshape", batch)
@@ -294,8 +294,9 @@ class Shape(Facts):
         n = len(batch)
         out = dims.expand(batch, _sizes(args))
         left = names and (None,) * (len(out) - n) + names
+        full = memo(lambda own: (*out, *own[n:]))
         return self._resize(
-            (lambda v: v.expand(*out, *v.shape[n:])) if out else (lambda v: v.expand(v.shape[n:])), out, left
+            (lambda v: v.expand(*full(v.shape))) if out else (lambda v: v.expand(v.shape[n:])), out, left
         )
 
     broadcast_to = expand
@@ -350,7 +351,10 @@ class Shape(Facts):
         sizes = dims.split_sizes(batch[d], split_size)
         batches = [dims.replaced(batch, d, size) for size in sizes]
         said: Any = split_size if isinstance(split_size, int) else sizes
-        return self._split(lambda v: v.split(said, d), batches, d)
+        # torch's `split` of a tensor takes a detour through Python, the word for a list of sizes does not
+        return self._split(
+            lambda v: v.split_with_sizes(sizes, d) if isinstance(v, Tensor) else v.split(said, d), batches, d
+        )
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """Return at most a number of views of consecutive rows, equal in size but for the last.
@@ -428,11 +432,12 @@ class Shape(Facts):
         n = len(self._meta.batch)
         d = dims.wrap(dim, n)
 
+        wide = memo(lambda own: align(index, len(own)).expand(*index.shape, *own[n:]))
+
         def call(v: Any) -> Any:
             if isinstance(v, Core):
                 return v.gather(d, index) if v.ndim == n else _gather_rows(v, d, index)  # type: ignore[attr-defined]
-            wide = index.reshape(*index.shape, *(1,) * (v.ndim - n)).expand(*index.shape, *v.shape[n:])
-            return v.gather(d, wide)
+            return v.gather(d, wide(v.shape))
 
         return self._resize(call, tuple(index.shape), self._meta.names)
 
@@ -664,9 +669,8 @@ def _permute(self: S, order: Sequence[int]) -> S:
     wanted = dims.wrap_all(order, n)
     if len(wanted) != n:
         raise RuntimeError(f"permute expects {n} dims, one for each batch dim, got {list(order)}")
-    made = self._move(
-        dims.ordering(wanted), (lambda v: v.permute(*wanted, *range(n, v.ndim))) if wanted else (lambda v: v)
-    )
+    full = memo(lambda ndim: (*wanted, *range(n, ndim)))
+    made = self._move(dims.ordering(wanted), (lambda v: v.permute(*full(v.ndim))) if wanted else (lambda v: v))
     return leads_back(made, self, "_unpermuted", *wanted)
 
 
@@ -676,7 +680,8 @@ def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:
     if out == batch:
         return leads_back(self, self, "reshape", batch)
     if out:  # sizes one by one are read faster than a tuple of them, but there may be none
-        made = self._resize(lambda v: getattr(v, name)(*out, *v.shape[n:]), out)
+        full = memo(lambda own: (*out, *own[n:]))
+        made = self._resize(lambda v: getattr(v, name)(*full(v.shape)), out)
     else:
         made = self._resize(lambda v: getattr(v, name)(v.shape[n:]), out)
     return leads_back(made, self, "reshape", batch)
