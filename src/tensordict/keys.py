@@ -75,6 +75,14 @@ def unravel_key_list(keys: Iterable[NestedKey]) -> list[str | tuple[str, ...]]:
     return [unravel_key(key) for key in keys]
 
 
+def as_path(index: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return a tuple as a path, or an empty one if it is an index, not a nested key."""
+    for part in index:
+        if type(part) is not str:
+            return unravel_key_to_tuple(index) if is_nested_key(index) else ()
+    return index
+
+
 def is_nested_key(key: Any) -> bool:
     """Tell whether a value reads as a nested key: a string or a non-empty tuple of such."""
     if type(key) is not tuple:

@@ -14,7 +14,7 @@ _INTS = {int}
 
 
 class _Fields(NamedTuple):
-    batch: Batch
+    batch: torch.Size
     device: torch.device | None = None
     names: Names = None
 

@@ -95,9 +95,10 @@ class Lockable:
     def _spread_lock(self, lockers: tuple[weakref.ref[Lockable], ...]) -> None:
         self._locked = True
         # by identity: two weak references are equal when what they refer to is, and nodes compare by value
-        self._lockers += tuple(ref for ref in lockers if all(ref is not known for known in self._lockers))
-        mine = (weakref.ref(self),)
-        for node in self._nodes():
+        self._lockers += tuple([ref for ref in lockers if all([ref is not known for known in self._lockers])])
+        nodes = self._nodes()
+        mine = (_ref(self),) if nodes else ()
+        for node in nodes:
             node._spread_lock(mine)
 
     def unlock_(self) -> Self:
@@ -127,10 +128,10 @@ class Lockable:
 
     def _live_lockers(self) -> tuple[weakref.ref[Lockable], ...]:
         found = [(ref, ref()) for ref in self._lockers]
-        return tuple(ref for ref, node in found if node is not None and node._locked)
+        return tuple([ref for ref, node in found if node is not None and node._locked])
 
     def _lift_lock(self, parent: Lockable | None) -> None:
-        self._lockers = tuple(ref for ref in self._live_lockers() if ref() is not parent)
+        self._lockers = tuple([ref for ref in self._live_lockers() if ref() is not parent])
         if not self._lockers:
             self._locked = False
             for node in self._nodes():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -45,6 +44,9 @@ def is_leaf_nontensor(kind: type) -> bool:
     return not issubclass(kind, Core) or bool(getattr(kind, "_is_non_tensor", False))
 
 
+_OURS = (default_is_leaf, is_leaf_nontensor)
+
+
 def pairs(node: Core, deep: bool, leaves_only: bool, is_leaf: IsLeaf) -> Iterator[tuple[Path, Any]]:
     """Yield path and raw child, depth first; with ``deep``, a node comes after what it holds."""
     return ((path, holder._get(path[-1])) for holder, path in places(node, (deep, leaves_only, is_leaf), (), []))
@@ -55,7 +57,7 @@ def places(
 ) -> list[tuple[Any, Path]]:
     """Collect the node that holds a child and the path of the child, without joining the values of a lazy stack."""
     deep, leaves_only, is_leaf = want
-    plain = is_leaf is default_is_leaf
+    plain = is_leaf in _OURS
     if plain and node._only_leaves():
         for key in node._keys():
             found.append((node, path + (key,)))  # noqa: RUF005 (a sum is made faster)
@@ -76,7 +78,7 @@ def places(
 def count(node: Core, want: tuple[bool, bool, IsLeaf]) -> int:
     """Return how many places `places` collects: `list` asks for the length of what it is given."""
     deep, leaves_only, is_leaf = want
-    if is_leaf is default_is_leaf and node._only_leaves():
+    if is_leaf in _OURS and node._only_leaves():
         return len(node._keys())
     total = 0
     for _, child in node._looks():
@@ -191,8 +193,7 @@ def find(node: Any, path: Path) -> Any:
     return node
 
 
-@dataclass(frozen=True)
-class Visit:
+class Visit(NamedTuple):
     """One `apply`: a user's function over the leaves, with its options, passed down as one object."""
 
     fn: Callable[..., Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -177,7 +177,7 @@ class TensorDict(TensorDictBase):
     def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
         """Say a call in place to all leaves at once; tell whether all were plain, and alike those of the other."""
         leaves = list(self._dict.values())
-        theirs = [] if not others else _twins(self._dict, others[0])
+        theirs = [] if not others else _twins(self._dict, leaves, others[0])
         # an error after some leaves have changed would be one too many: only dtypes that every kernel knows
         if theirs is None or not (_all_plain(leaves) and {v.dtype for v in leaves + theirs} <= PRECISE):
             return False
@@ -260,6 +260,8 @@ class TensorDict(TensorDictBase):
 
     def _write(self, plan: Plan, value: Any) -> None:
         self._writable()
+        if plan.view and self._copy_at_once(value, plan.call if plan.items else None):
+            return
         check_rows(plan, self._meta.batch)
         if not isinstance(value, Core):
             self._pour(plan, value)
@@ -282,11 +284,18 @@ class TensorDict(TensorDictBase):
                 mine.copy_(theirs)
 
     def _pour_all(self, value: Any) -> bool:
-        """Copy all leaves of a node at once; tell whether all were plain and alike mine."""
-        theirs, mine = _twins(self._dict, value), list(self._dict.values())
-        if theirs is None or not _all_plain(mine):
-            return False
         self._writable()
+        return self._copy_at_once(value)
+
+    def _copy_at_once(self, value: Any, view: Call | None = None) -> bool:
+        """Copy all leaves of a node into mine, or into views of mine; tell whether all were plain and alike."""
+        mine = list(self._dict.values())
+        if type(value) is not TensorDict or not _all_plain(mine):
+            return False
+        mine = mine if view is None else list(map(view, mine))
+        theirs = _twins(self._dict, mine, value)
+        if theirs is None:
+            return False
         torch._foreach_copy_(mine, theirs)
         return True
 
@@ -358,7 +367,7 @@ class TensorDict(TensorDictBase):
         return self._dict.items() if self._home is None else super()._pairs()
 
     def _nodes(self) -> list[Any]:
-        return [v for v in self._dict.values() if isinstance(v, Core)]
+        return [] if self._only_leaves() else [v for v in self._dict.values() if isinstance(v, Core)]
 
     def _raw_pairs(self) -> Any:
         return self._dict.items()
@@ -382,7 +391,7 @@ class TensorDict(TensorDictBase):
     def _del(self, key: str) -> None:
         del self._dict[key]
 
-    def _keys(self) -> Iterable[str]:
+    def _keys(self) -> Collection[str]:
         return self._dict.keys()
 
     def _stamp(self, meta: Meta) -> Self:
@@ -480,16 +489,14 @@ def _all_plain(leaves: list[Any]) -> bool:
     return set(map(type, leaves)) == _PLAIN and _transform() is None
 
 
-def _twins(leaves: dict[str, Any], other: Any) -> list[Tensor] | None:
+def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tensor] | None:
     """Return the plain leaves of another node in the order of these, or None if keys or shapes differ."""
-    if type(other) is not TensorDict:
+    if type(other) is not TensorDict or other._dict.keys() != names.keys():
         return None
-    theirs = other._dict
-    if theirs.keys() != leaves.keys():
-        return None
-    twins = [theirs[k] for k in leaves]
-    alike = _all_plain(twins) and [v.shape for v in leaves.values()] == [v.shape for v in twins]
-    return twins if alike else None
+    twins = [other._dict[k] for k in names]
+    if _all_plain(twins) and [v.shape for v in leaves] == [v.shape for v in twins]:
+        return twins
+    return None
 
 
 def _check_stored(key: str, leaf: Tensor, value: Tensor) -> None:

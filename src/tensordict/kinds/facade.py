@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensordict.aliases import Batch, Call, Names, Rule
@@ -101,8 +101,8 @@ class Facade(TensorCollection):
     def _del(self, key: str) -> None:
         self._inner._del(key)
 
-    def _keys(self) -> Iterable[str]:
-        keys: Iterable[str] = self._inner._keys()
+    def _keys(self) -> Collection[str]:
+        keys: Collection[str] = self._inner._keys()
         return keys
 
     def _nodes(self) -> list[Any]:

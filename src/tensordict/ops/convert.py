@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from tensordict import dims, errors
-from tensordict.aliases import NestedKey
+from tensordict.aliases import Batch, NestedKey
 from tensordict.core import walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
+from tensordict.meta import Meta
 from tensordict.ops.rows import register
 
 if TYPE_CHECKING:
@@ -474,7 +475,7 @@ class Convert(Facts):
             >>> TensorDict({"x": torch.zeros(3, 4), "y": torch.zeros(3, 4)}).auto_batch_size_().batch_size
             torch.Size([3, 4])
         """
-        shapes = []
+        shapes: list[Batch] = []
         for key in self._keys():
             try:
                 child = self._get(key)
@@ -557,12 +558,12 @@ class Convert(Facts):
         if mask_key is not None and not ragged:
             raise RuntimeError(f"mask_key={mask_key!r} is for batch dims that differ, got {list(self._meta.batch)}")
         values = {key: self._padded_value(key, padding) for key in self._keys()}
-        batch = self._meta.batch
+        batch: Batch = self._meta.batch
         if ragged:
             flags = self._map(lambda row: row._dense_kind({"flag": torch.ones(row.batch_size, dtype=torch.bool)}))
             mask = flags._read_as("flag", as_padded_tensor=True, padding_value=False)
             batch = tuple(mask.shape)
-        node: Any = self._like(values, self._meta._replace(batch=batch))
+        node: Any = self._like(values, Meta(batch, self._meta.device, self._meta.names))
         return node if mask_key is None else node.set(mask_key, mask)  # type: ignore[no-any-return]
 
     def _padded_value(self, key: str, padding: float) -> Any:

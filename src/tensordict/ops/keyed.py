@@ -31,10 +31,10 @@ class Keyed(Facts):
 
     def _read(self, key: NestedKey) -> Any:
         """Return a value as users get it: non-tensors as the object that they hold."""
-        if type(key) is str:
-            return self._read_one(key)
+        return self._read_path(unravel_key_to_tuple(key))
+
+    def _read_path(self, path: tuple[str, ...]) -> Any:
         node: Any = self
-        path = unravel_key_to_tuple(key)
         for part in path[:-1]:
             child = node._get(part)
             node = child if isinstance(child, Core) else enter(node, part)
@@ -375,7 +375,10 @@ class Keyed(Facts):
         """
         if update_batch_size:
             _take_batch(self, input_dict_or_td)
-        chosen, wanted = _picked(input_dict_or_td, kwargs, keys_to_update)
+        if kwargs or keys_to_update is not None:
+            chosen, wanted = _picked(input_dict_or_td, kwargs, keys_to_update)
+        else:
+            chosen, wanted = _entries(input_dict_or_td), None
         ready = None if inplace or clone else self._ready(chosen)
         if ready is not None:
             for key, child in ready:

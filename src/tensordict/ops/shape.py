@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tensordict import dims, indexing, keys
-from tensordict.dims import memo
 from tensordict.aliases import Batch
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.core.locks import leads_back
+from tensordict.dims import memo
 from tensordict.indexing import Plan
 from tensordict.ops.rows import align, register
 
@@ -47,8 +47,9 @@ class Shape(Facts):
     def __getitem__(self, index: Any) -> Any:
         if type(index) is str:
             return self._read_one(index)  # type: ignore[attr-defined]
-        if type(index) is tuple and keys.is_nested_key(index):
-            return self._read(index)  # type: ignore[attr-defined]
+        path = keys.as_path(index) if type(index) is tuple else ()
+        if path:
+            return self._read_path(path)  # type: ignore[attr-defined]
         batch = self._meta.batch
         try:
             if type(index) is int and batch and -batch[0] <= index < batch[0]:

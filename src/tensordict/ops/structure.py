@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -48,8 +48,8 @@ class Structure(Keyed):
         """
         if as_tensordict:
             return self._untyped().select(*keys, inplace=inplace, strict=strict)  # type: ignore[no-any-return]
-        if not inplace and all(type(key) is str for key in keys):
-            return cast("Self", self._restructure(partial(_picked, keys=keys, strict=strict)))
+        if not inplace and all([type(key) is str for key in keys]):
+            return cast("Self", self._restructure(lambda node: _picked(node, keys, strict)))
         paths = [unravel_key_to_tuple(key) for key in keys]
         if strict:
             for path in paths:
@@ -73,8 +73,8 @@ class Structure(Keyed):
             >>> list(TensorDict({"a": 1, "b": 2}).exclude("b").keys())
             ['a']
         """
-        if not inplace and all(type(key) is str for key in keys):
-            return cast("Self", self._restructure(partial(_left, gone=frozenset(keys))))
+        if not inplace and all([type(key) is str for key in keys]):
+            return cast("Self", self._restructure(lambda node: _left(node, keys)))
         paths = [unravel_key_to_tuple(key) for key in keys]
         return _restructured(self, lambda node: _excluded(node, paths), inplace, "exclude keys")
 
@@ -554,7 +554,7 @@ def _restructured(self: S, call: Callable[[Any], Any], inplace: bool, what: str)
 def _picked(node: Any, keys: Sequence[Any], strict: bool) -> Any:
     """Return a node of some of the children directly below."""
     get, present = node._get, node._keys()
-    return node._rekeyed({key: get(key) for key in keys if strict or key in present})
+    return node._rekeyed({key: get(key) for key in (keys if strict else [k for k in keys if k in present])})
 
 
 def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
@@ -573,7 +573,7 @@ def _selected(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
     return node._rekeyed({k: v for k, v in children.items() if v is not None})
 
 
-def _left(node: Any, gone: frozenset[Any]) -> Any:
+def _left(node: Any, gone: Collection[Any]) -> Any:
     return node._rekeyed({key: child for key, child in node._raw_pairs() if key not in gone})
 
 
@@ -613,12 +613,12 @@ def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
 
 
 def _flat(node: Any, separator: str, is_leaf: IsLeaf) -> Any:
-    children: dict[str, Any] = {}
-    for path, child in walk.pairs(node, True, True, is_leaf):
-        key = separator.join(path)
-        if key in children:
-            raise KeyError(f"flattening keys with {separator!r} makes two values of key {key!r}; use another separator")
-        children[key] = child
+    found = [(separator.join(path), child) for path, child in walk.pairs(node, True, True, is_leaf)]
+    children = dict(found)
+    if len(children) < len(found):
+        names = [key for key, _ in found]
+        twice = next(key for key in names if names.count(key) > 1)
+        raise KeyError(f"flattening keys with {separator!r} makes two values of key {twice!r}; use another separator")
     return node._rekeyed(children)
 
 
