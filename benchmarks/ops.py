@@ -28,7 +28,7 @@ nested_plain = {"a": dict(d), "b": {"c": dict(d)}}
 grid = td.unsqueeze(0)
 rows, picked, mask = torch.randperm(1024)[:64], torch.randperm(1024)[:64].tolist(), torch.arange(1024) % 2 == 0
 leaf, one = d["leaf1"], td[3].clone()
-few = td[:8]
+few, flat = td[:8], nested.flatten_keys(".")
 """
 )
 
@@ -90,6 +90,29 @@ OPS = [
     ("len(td)", "len(d['leaf1'])"),
     ("td.batch_size", "d['leaf1'].shape"),
     ("nested.lock_().unlock_()", "None"),
+    ("td.shape", "d['leaf1'].shape[:1]"),
+    ("td.device", "d['leaf1'].device"),
+    ("td.ndim", "1"),
+    ("td.numel()", "d['leaf1'].shape[0]"),
+    ("td.is_locked", "False"),
+    ("td.is_empty()", "not d"),
+    ("isinstance(td, TensorDict)", "isinstance(d, dict)"),
+    ("td.set('leaf1', leaf)", "d['leaf1'] = leaf"),
+    ("nested['b', 'c', 'leaf1'] = leaf", "nested_plain['b']['c']['leaf1'] = leaf"),
+    ("td['x'] = td.pop('leaf1'); td['leaf1'] = td.pop('x')", "d['x'] = d.pop('leaf1'); d['leaf1'] = d.pop('x')"),
+    ("td.rename_key_('leaf1', 'x').rename_key_('x', 'leaf1')", "d['x'] = d.pop('leaf1'); d['leaf1'] = d.pop('x')"),
+    ("list(td.values())", "list(d.values())"),
+    ("td.cpu()", each("v.cpu()")),
+    ("td.data", each("v.data")),
+    ("td.contiguous()", each("v.contiguous()")),
+    ("td.to_tensordict()", each("v.clone()")),
+    ("td.clone(False)", "dict(d)"),
+    ("nested.clone(False)", "{k: dict(v) for k, v in nested_plain.items()}"),
+    ("td.named_apply(lambda k, v: v)", each("v")),
+    ("grid[:, 3]", "{k: v[:, 3] for k, v in grid.items()}"),
+    ("flat.unflatten_keys('.')", "{k: v for k, v in flat.items()}"),
+    ("td.flatten()", "{k: v.flatten(0, 0) for k, v in d.items()}"),
+    ("td.auto_batch_size_(1)", "{tuple(v.shape[:1]) for v in d.values()}"),
 ]
 CASES = [Case(f"`{statement}`", SETUP, statement, plain) for statement, plain in OPS]
 

@@ -190,8 +190,8 @@ def test_renaming_moves_a_value(make: Any) -> None:
     assert torch.equal(td["c"], want)
 
 
-def test_renaming_keeps_the_order_of_keys() -> None:
-    assert list(TensorDict({"a": 1, "b": 2, "c": 3}).rename_key_("b", "x").keys()) == ["a", "x", "c"]
+def test_a_renamed_key_comes_last() -> None:
+    assert list(TensorDict({"a": 1, "b": 2, "c": 3}).rename_key_("b", "x").keys()) == ["a", "c", "x"]
 
 
 @kinds
@@ -206,6 +206,16 @@ def test_renaming_to_a_key_that_is_taken(make: Any) -> None:
     with pytest.raises(KeyError, match="'missing'"):
         td.rename_key_("missing", "x")
     assert set(td.keys()) == {"b", "s"}
+
+
+def test_unflattening_into_a_node_leaves_that_node_as_it_is() -> None:
+    td = TensorDict({"a": {"z": torch.zeros(2)}, "a.b": torch.ones(2), "a.c.d": torch.ones(2)}, [2])
+    made = td.unflatten_keys(".")
+    assert sorted(made.keys(True, True)) == [("a", "b"), ("a", "c", "d"), ("a", "z")]
+    assert list(td["a"].keys()) == ["z"]
+    for clash in ({"a": 1, "a.b": 2}, {"a.b": 1, "a": 2}, {"a.b": 1, "a.b.c": 2}):
+        with pytest.raises(KeyError, match=r"clashes|there twice"):
+            TensorDict(clash).unflatten_keys(".")
 
 
 @kinds

@@ -135,6 +135,8 @@ def split_sizes(size: int, split_size: int | Sequence[int]) -> list[int]:
 
 def common(shapes: Sequence[Batch]) -> Batch:
     """Return the sizes that all shapes begin with."""
+    if shapes and all([shape == shapes[0] for shape in shapes]):
+        return shapes[0]
     batch: Batch = ()
     for sizes in zip(*shapes):  # the shortest shape ends it
         if len(set(sizes)) > 1:

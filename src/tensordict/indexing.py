@@ -130,11 +130,8 @@ def check_rows(plan: Plan, batch: Batch) -> None:
         return
     rows = tuple(map(abs, batch))  # a size that members of a lazy stack do not share is -1
     try:
-        nothing = found[0].new_empty(()).expand(rows)
-        if len(items) == 1 and len(batch) == 1 and found[0].ndim == 1:
-            _picking(0, found[0])(nothing)
-        else:
-            nothing[items]
+        # sizes one by one are read faster than a tuple of them
+        found[0].new_empty(()).expand(*rows)[items]
     except IndexError as error:
         raise explain(plan.items, batch, error) from None
 

@@ -53,6 +53,8 @@ class Facts(Core):
         if names is not None:
             names = (names + (None,) * len(batch))[: len(batch)]
         self._stamp(Meta(batch, self._meta.device, names))
+        if self._only_leaves():
+            return
         for key in self._keys():
             child = self._look(key)
             if isinstance(child, Facts) and child._meta.batch[: len(batch)] != batch:
@@ -65,12 +67,14 @@ class Facts(Core):
             return
         if nested and batch[: len(own)] != own:
             raise errors.batch_mismatch(key, batch, own)
-        for name in self._keys():
-            child = self._look(name)
+        fits = None
+        for name, child in self._looks():
             if isinstance(child, Facts):
                 child._admits_batch(name, batch)
-            elif tuple(child.shape[: len(batch)]) != batch:
-                raise errors.batch_mismatch(name, batch, tuple(child.shape))
+            elif child.shape != fits:
+                if child.shape[: len(batch)] != batch:
+                    raise errors.batch_mismatch(name, batch, tuple(child.shape))
+                fits = child.shape
 
     def _rebatched(self, batch: Batch) -> Any:
         """Return me with another batch size, for a parent that got it; most kinds change in place."""

@@ -208,7 +208,7 @@ class Visit(NamedTuple):
     def children(self, node: Any, others: tuple[Any, ...], path: Path = ()) -> dict[str, Any]:
         """Return the new children of a node."""
         found: dict[str, Any] = {}
-        if not others and not self.named and self.is_leaf is None:
+        if not others and self.is_leaf is None:
             return self._alone(node, path)
         for key in self._all_keys(node, others):
             parts = [self._part(one, key, path) for one in (node, *others)]
@@ -227,10 +227,10 @@ class Visit(NamedTuple):
 
     def _alone(self, node: Any, path: Path) -> dict[str, Any]:
         """Return the new children of a node that is visited without others, by the short road."""
-        fn, found = self.fn, {}
+        fn, named, found = self.fn, self.named, {}
         for key, child in node._raw_pairs():
             if isinstance(child, Tensor):
-                result = fn(child)
+                result = fn(_plain((*path, key)) if self.nested_keys else key, child) if named else fn(child)
             elif child._is_non_tensor:
                 result = child if self.batch is None else child._rebatched(self.batch)
             else:

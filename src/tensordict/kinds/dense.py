@@ -260,7 +260,7 @@ class TensorDict(TensorDictBase):
 
     def _write(self, plan: Plan, value: Any) -> None:
         self._writable()
-        if plan.view and self._copy_at_once(value, plan.call if plan.items else None):
+        if self._copy_at_once(value, plan):
             return
         check_rows(plan, self._meta.batch)
         if not isinstance(value, Core):
@@ -287,12 +287,13 @@ class TensorDict(TensorDictBase):
         self._writable()
         return self._copy_at_once(value)
 
-    def _copy_at_once(self, value: Any, view: Call | None = None) -> bool:
+    def _copy_at_once(self, value: Any, plan: Plan | None = None) -> bool:
         """Copy all leaves of a node into mine, or into views of mine; tell whether all were plain and alike."""
         mine = list(self._dict.values())
-        if type(value) is not TensorDict or not _all_plain(mine):
+        if (plan and not plan.view) or type(value) is not TensorDict or not _all_plain(mine):
             return False
-        mine = mine if view is None else list(map(view, mine))
+        if plan and plan.items:
+            mine = list(map(plan.call, mine))
         theirs = _twins(self._dict, mine, value)
         if theirs is None:
             return False
@@ -359,6 +360,9 @@ class TensorDict(TensorDictBase):
 
     def _items(self) -> Any:
         return self._dict.items() if self._home is None else super()._items()
+
+    def _values_view(self) -> Any:
+        return self._dict.values() if self._home is None else super()._values_view()
 
     def __contains__(self, key: Any) -> bool:
         return key in self._dict if type(key) is str else super().__contains__(key)

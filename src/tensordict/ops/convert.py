@@ -482,10 +482,11 @@ class Convert(Facts):
             except errors.ShapeMismatch:  # members of a lazy stack agree in the batch dims only
                 shapes.append(self._meta.batch)
                 continue
-            if isinstance(child, Core) and not child._is_non_tensor:
+            if isinstance(child, Core):
+                if child._is_non_tensor:
+                    continue
                 child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
-            if isinstance(child, Tensor) or not child._is_non_tensor:
-                shapes.append(tuple(child.shape))
+            shapes.append(child.shape)
         self.batch_size = dims.common(shapes)[:batch_dims]
         return self
 

@@ -149,7 +149,14 @@ class Keyed(Facts):
             >>> list(TensorDict({"a": {"b": 1}, "c": 2}).values(True, True))
             [tensor(1), tensor(2)]
         """
+        if not (include_nested or leaves_only or sort):
+            found: walk.ValuesView = self._values_view()
+            return found
         return walk.ValuesView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def _values_view(self) -> Any:
+        """Return a view of the values directly below."""
+        return walk.ValuesView(self, False, False, None, False)
 
     def items(
         self,
@@ -183,8 +190,10 @@ class Keyed(Facts):
             >>> TensorDict({"a": {}}).is_empty()
             True
         """
-        found = walk.pairs(self, True, True, walk.is_leaf_nontensor)
-        return next(found, None) is None
+        for _, child in self._looks():
+            if isinstance(child, Tensor) or child._is_non_tensor or not child.is_empty():
+                return False
+        return True
 
     # ---- setting
 
@@ -222,16 +231,19 @@ class Keyed(Facts):
             self._gate("set key {!r}", key)
             self._set(key, self._door(key, item))
             return self
-        node: Any = self
-        *path, last = unravel_key_to_tuple(key)
-        if inplace and walk.find(self, (*path, last)) is not None:
+        path = unravel_key_to_tuple(key)
+        if inplace and walk.find(self, path) is not None:
             return self.set_(key, item, non_blocking=non_blocking)
-        self._gate("set key {!r}", key)
-        while path and path[0] in node._keys():
-            node = enter(node, path.pop(0))
-        node._gate("set key {!r}", key)
+        node: Any = self
+        at, last = 0, path[-1]
+        for part in path[:-1]:
+            if part not in node._keys():
+                break
+            child = node._get(part)
+            node, at = child if isinstance(child, Core) else enter(node, part), at + 1
+        node._gate("set key {!r}", key)  # it is locked if one above is
         child = node._door(last, item)  # raises before any level is made
-        for part in path:
+        for part in path[at:-1]:
             node._set(part, node._door(part, {}))
             node = node._get(part)
         node._set(last, child)

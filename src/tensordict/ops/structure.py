@@ -596,12 +596,9 @@ def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
     for part in old[:-1]:
         holder = enter(holder, part)
     value = holder._get(old[-1])
-    if len(old) == len(new) == 1:  # the value keeps its place in the order of keys
-        children = {(new[0] if k == old[0] else k): node._get(k) for k in node._keys() if k != new[0]}
-        for key in list(node._keys()):
-            node._del(key)
-        for key, child in children.items():
-            node._set(key, child)
+    if len(old) == len(new) == 1:
+        node._del(old[0])
+        node._set(new[0], value)
         return node
     if new[: len(old)] == old:
         raise KeyError(f"cannot rename {old!r} to {new!r}: a value cannot be put into itself")
@@ -623,17 +620,26 @@ def _flat(node: Any, separator: str, is_leaf: IsLeaf) -> Any:
 
 
 def _nested(node: Any, separator: str) -> Any:
-    found = node._rekeyed({})
-    for key in node._keys():
-        path = tuple(key.split(separator))
-        for end in range(1, len(path) + 1):
-            there = walk.find(found, path[:end])
-            if there is not None and (end == len(path) or not isinstance(there, Core)):
-                raise KeyError(
-                    f"unflattening keys with {separator!r}: {key!r} clashes with {separator.join(path[:end])!r}"
-                )
-        found.set(path, node._get(key))
-    return found
+    tree: dict[str, Any] = {}
+    for key, child in node._raw_pairs():
+        *path, last = key.split(separator)
+        level = tree
+        for part in path:
+            below = level.setdefault(part, {})
+            if isinstance(below, Core):  # its children, in a level of their own: what it is part of stays as it is
+                below = level[part] = dict(below._raw_pairs())
+            if not isinstance(below, dict):
+                raise KeyError(f"unflattening keys with {separator!r}: {key!r} clashes with a value at {part!r}")
+            level = below
+        if last in level:
+            raise KeyError(f"unflattening keys with {separator!r}: {key!r} is there twice")
+        level[last] = child
+    return _grown(node, tree)
+
+
+def _grown(node: Any, tree: dict[str, Any]) -> Any:
+    """Return a node like another of nested dicts of children."""
+    return node._rekeyed({key: _grown(node, child) if type(child) is dict else child for key, child in tree.items()})
 
 
 def _only_tensors(node: Any) -> Any:
