@@ -191,7 +191,7 @@ class Keyed(Facts):
             True
         """
         for _, child in self._looks():
-            if isinstance(child, Tensor) or child._is_non_tensor or not child.is_empty():
+            if not isinstance(child, Keyed) or child._is_non_tensor or not child.is_empty():
                 return False
         return True
 
