@@ -95,7 +95,10 @@ class Lockable:
     def _spread_lock(self, lockers: tuple[weakref.ref[Lockable], ...]) -> None:
         self._locked = True
         # by identity: two weak references are equal when what they refer to is, and nodes compare by value
-        self._lockers += tuple([ref for ref in lockers if all([ref is not known for known in self._lockers])])
+        known = self._lockers
+        self._lockers = (
+            known + tuple([ref for ref in lockers if all([ref is not one for one in known])]) if known else lockers
+        )
         nodes = self._nodes()
         mine = (_ref(self),) if nodes else ()
         for node in nodes:
@@ -126,12 +129,17 @@ class Lockable:
             return _ends_with(self, "lock_")
         return _ends_with(self, "_stay")
 
-    def _live_lockers(self) -> tuple[weakref.ref[Lockable], ...]:
-        found = [(ref, ref()) for ref in self._lockers]
-        return tuple([ref for ref, node in found if node is not None and node._locked])
+    def _live_lockers(self, parent: Lockable | None = None) -> tuple[weakref.ref[Lockable], ...]:
+        """Return the locked nodes that hold me, without one of them."""
+        lockers = []
+        for ref in self._lockers:
+            node = ref()
+            if node is not None and node is not parent and node._locked:
+                lockers.append(ref)
+        return tuple(lockers)
 
     def _lift_lock(self, parent: Lockable | None) -> None:
-        self._lockers = tuple([ref for ref in self._live_lockers() if ref() is not parent])
+        self._lockers = self._live_lockers(parent)
         if not self._lockers:
             self._locked = False
             for node in self._nodes():

@@ -45,8 +45,8 @@ class Facade(TensorCollection):
     def _lift_lock(self, parent: Any) -> None:
         self._inner._lift_lock(parent)
 
-    def _live_lockers(self) -> Any:
-        return self._inner._live_lockers()
+    def _live_lockers(self, parent: Any = None) -> Any:
+        return self._inner._live_lockers(parent)
 
     def _map(self, call: Call, many: Call | None = None) -> Self:
         return self._wrap(self._inner._map(call, many))

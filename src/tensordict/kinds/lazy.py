@@ -134,10 +134,10 @@ class LazyStackedTensorDict(TensorDictBase):
     def _locked(self, value: bool) -> None:
         self.__dict__["_locked"] = value
 
-    def _live_lockers(self) -> Any:
+    def _live_lockers(self, parent: Any = None) -> Any:
         if self.__dict__.get("_locked"):
-            return super()._live_lockers()
-        return tuple(ref for m in self._tensordicts for ref in m._live_lockers())
+            return super()._live_lockers(parent)
+        return tuple(ref for m in self._tensordicts for ref in m._live_lockers(parent))
 
     def _gate(self, what: str, *about: Any) -> None:
         super()._gate(what, *about)
