@@ -313,6 +313,13 @@ class LazyStackedTensorDict(TensorDictBase):
         for member in self._tensordicts:
             member._set_batch(dims.drop(batch, self.stack_dim))
 
+    def _take(self, made: Any) -> None:
+        dim = min(self.stack_dim, len(made._meta.batch) - 1)
+        members = list(made._members(dim))
+        if not members:
+            raise RuntimeError(f"a lazy stack keeps at least one member: it cannot become {list(made.batch_size)}")
+        self._tensordicts[:], self.stack_dim, self._name = members, dim, made.names[dim]
+
     def _like(self, children: dict[str, Any], meta: Meta) -> Any:
         return self._dense_kind(children, meta.batch, meta.device, meta.names and list(meta.names))
 
