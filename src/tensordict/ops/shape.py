@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict import dims, indexing, keys
 from tensordict.aliases import Batch
-from tensordict.core.core import Core, S
+from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
 from tensordict.core.locks import leads_back
 from tensordict.indexing import Plan
@@ -139,7 +139,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(3, 4, 2)}, [3, 4]).permute(1, 0).batch_size
             torch.Size([4, 3])
         """
-        return _permute(self, _sizes(args) if args else tuple(dims or ()))
+        return _permute(self, _sizes(args, dims))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Return a view with two batch dims exchanged.
@@ -239,14 +239,15 @@ class Shape(Facts):
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
             dtype = shape[0]
             return self._map(lambda v: v.view(dtype))
-        wanted = _sizes(shape) if shape else tuple(size if size is not None else batch_size)
-        return _reshaped(self, "view", wanted)
+        return _reshaped(self, "view", _sizes(shape, size, batch_size))
 
-    def reshape(self, *shape: Any) -> Self:
+    def reshape(self, *args: Any, shape: Any = None, size: Any = None) -> Self:
         """Return the same rows with another batch size of as many elements; a copy only where a view is impossible.
 
         Args:
-            *shape: sizes as numbers or as one sequence; one of them may be -1.
+            *args: sizes as numbers or as one sequence; one of them may be -1.
+            shape: the same, by keyword.
+            size: likewise.
 
         Raises:
             RuntimeError: if the sizes do not fit.
@@ -257,7 +258,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(2, 3)}, [2, 3]).reshape(-1).batch_size
             torch.Size([6])
         """
-        return _reshaped(self, "reshape", _sizes(shape))
+        return _reshaped(self, "reshape", _sizes(args, shape, size))
 
     def flatten(self, start_dim: int | None = None, end_dim: int | None = None, *, inplace: bool = False) -> Self:
         """Return the rows with a span of batch dims made one.
@@ -305,11 +306,12 @@ class Shape(Facts):
         made = self._resize(lambda v: v.unflatten(d, inner), (*batch[:d], *inner, *batch[d + 1 :]), left)
         return _settled(self, leads_back(made, self, "reshape", batch), inplace)
 
-    def expand(self, *args: Any) -> Self:
+    def expand(self, *args: Any, size: Any = None) -> Self:
         """Return a view with dims of size one repeated without a copy, and new dims in front.
 
         Args:
             *args: the new batch size, as numbers or as one sequence; -1 keeps a size.
+            size: the same, by keyword.
 
         Examples:
             >>> import torch
@@ -319,18 +321,19 @@ class Shape(Facts):
         """
         batch, names = self._meta.batch, self._meta.names
         n = len(batch)
-        out = dims.expand(batch, _sizes(args))
+        out = dims.expand(batch, _sizes(args, size))
         left = names and (None,) * (len(out) - n) + names
         return self._resize(
             (lambda v: v.expand(*out, *v.shape[n:])) if out else (lambda v: v.expand(v.shape[n:])), out, left
         )
 
-    def broadcast_to(self, *args: Any, shape: Any = None) -> Self:
+    def broadcast_to(self, *args: Any, shape: Any = None, size: Any = None) -> Self:
         """Return a view expanded to a batch size: `expand`, by another name.
 
         Args:
             *args: the new batch size, as numbers or as one sequence; -1 keeps a size.
             shape: the same, by keyword.
+            size: likewise.
 
         Examples:
             >>> import torch
@@ -338,7 +341,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(1)}, [1]).broadcast_to([4, 3]).batch_size
             torch.Size([4, 3])
         """
-        return self.expand(*args) if shape is None else self.expand(shape)
+        return self.expand(_sizes(args, shape, size))
 
     def expand_as(self, other: Any) -> Self:
         """Return a view expanded to the batch size of another.
@@ -491,7 +494,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(3)}, [3]).flip(0)["x"]
             tensor([2, 1, 0])
         """
-        return _flip(self, _sizes(dims_) if dims_ else _sizes((dims,)))
+        return _flip(self, _sizes(dims_, dims))
 
     def roll(self, shifts: Any, dims: Any = None, *, inplace: bool = False) -> Self:
         """Return the rows shifted along batch dims, those that fall off coming in at the other end.
@@ -733,8 +736,9 @@ def _need_open(node: Any) -> None:
         _need_open(below)
 
 
-def _sizes(args: Sequence[Any]) -> tuple[int, ...]:
-    return dims.sizes(args)
+def _sizes(args: Sequence[Any], *named: Any) -> tuple[int, ...]:
+    """Return sizes or dims given one by one, as one sequence, or under one of several names."""
+    return dims.sizes(args or [value for value in named if value is not None])
 
 
 def _permute(self: S, order: Sequence[int]) -> S:
@@ -841,7 +845,8 @@ def _has_batch(value: Any, batch: Batch) -> bool:
 
 
 register(
-    *"unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten".split(),
+    *"unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten".split(),
     *"broadcast_to unbind split chunk tensor_split narrow index_select gather masked_select numel".split(),
     *"flip fliplr flipud roll rot90 tile repeat_interleave atleast_1d atleast_2d atleast_3d".split(),
 )
+implements(torch.unflatten)(lambda node, dim, sizes: node.unflatten(dim, sizes))
