@@ -438,6 +438,8 @@ def _at_once(many: Call, *leaves: list[Any]) -> Any:
         return None
     if _transform() is not None:  # kernels for lists have no batching rules
         return None
+    if torch.is_grad_enabled() and any([v.requires_grad for each in leaves for v in each]):
+        return None  # for the backward pass they keep more than the one for each, and some have none
     try:
         return many(*leaves)
     except RuntimeError:  # no such dtypes: the kernel for each leaf knows, or says what is wrong
