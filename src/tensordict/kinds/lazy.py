@@ -114,7 +114,7 @@ class LazyStackedTensorDict(TensorDictBase):
                 device = None
         if names or self._name:
             names = dims.insert(names or (None,) * len(batch), self.stack_dim, self._name)
-        return Meta(dims.insert(batch, self.stack_dim, len(members)), device, names)
+        return Meta(dims.insert(batch, self.stack_dim, len(members)), device, names or None)
 
     def _again(self, members: Iterable[Any], dim: int | None = None, name: Any = _SAME) -> Any:
         """Return a lazy stack of other members."""
