@@ -101,6 +101,7 @@ def test_rows_of_a_batch_that_lost_its_names_stack_without_names() -> None:
     stack = LazyStackedTensorDict(*rows)
     assert stack.names == [None]
     assert stack[torch.zeros(6, dtype=torch.bool)].batch_size == (0,)
+    assert TensorDict({"x": torch.ones(2)}, [2], names=["a"]).sum(dim=0).unsqueeze(0)[:1].names == [None]
 
 
 # ---- out

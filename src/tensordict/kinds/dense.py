@@ -40,7 +40,7 @@ def _of(children: dict[str, Any], meta: Meta) -> TensorDict:
 
 def _keep(names: Names, kept: tuple[int | None, ...]) -> Names:
     """Return the names of the dims that an index keeps."""
-    if names is None:
+    if not names:
         return None
     left = tuple(None if dim is None else names[dim] for dim in kept)
     return left if any(left) else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from tensordict.aliases import NO_DEFAULT, DeviceLike
+from tensordict.aliases import DeviceLike
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
@@ -151,9 +151,8 @@ class Cast(Facts):
             asked = targets.get(unravel_key_to_tuple(key), targets.get((), {}))
             return v.to(**asked, **kwargs) if asked else v
 
-        return self.named_apply(  # type: ignore[attr-defined,no-any-return]
-            call, nested_keys=True, device=None if leaves else NO_DEFAULT
-        )
+        free: Any = self.clone(False).clear_device_() if leaves else self  # type: ignore[attr-defined]
+        return free.named_apply(call, nested_keys=True)  # type: ignore[no-any-return]
 
     def attrs(
         self, *, fields: Sequence[str] = ("device", "dtype", "shape"), num_threads: builtins.int | None = None
