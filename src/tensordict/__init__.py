@@ -4,12 +4,14 @@ from tensordict._version import __version__
 from tensordict.aliases import NO_DEFAULT, NestedKey
 from tensordict.core.walk import default_is_leaf, is_leaf_nontensor
 from tensordict.keys import unravel_key, unravel_key_list, unravel_key_to_tuple
+from tensordict.kinds.attrs import TensorAttrs
 from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
+from tensordict.ops.pack import PackLayout
 from tensordict.ops.parallel import WorkerError
 from tensordict.roof import transport as transport
 from tensordict.roof import trees as trees
@@ -26,6 +28,10 @@ from tensordict.roof.functions import (
     from_tuple,
     fromkeys,
     group_by,
+    is_bool,
+    is_floating,
+    is_inexact,
+    is_integer,
     is_non_tensor,
     is_tensor_collection,
     load_memmap,
@@ -35,15 +41,18 @@ from tensordict.roof.functions import (
     pad_sequence,
     unpad_sequence,
 )
+from tensordict.roof.parsing import parse_tensor_dict_string
 from tensordict.settings import (
     capture_non_tensor_stack,
     get_defaults_to_none,
+    get_printoptions,
     lazy_legacy,
     list_to_stack,
     set_capture_non_tensor_stack,
     set_get_defaults_to_none,
     set_lazy_legacy,
     set_list_to_stack,
+    set_printoptions,
 )
 from tensordict.tensorclass import TensorClass, is_tensorclass, tensorclass
 
@@ -55,6 +64,8 @@ __all__ = [
     "NestedKey",
     "NonTensorData",
     "NonTensorStack",
+    "PackLayout",
+    "TensorAttrs",
     "TensorClass",
     "TensorCollection",
     "TensorDict",
@@ -75,7 +86,12 @@ __all__ = [
     "from_tuple",
     "fromkeys",
     "get_defaults_to_none",
+    "get_printoptions",
     "group_by",
+    "is_bool",
+    "is_floating",
+    "is_inexact",
+    "is_integer",
     "is_leaf_nontensor",
     "is_non_tensor",
     "is_tensor_collection",
@@ -89,10 +105,12 @@ __all__ = [
     "merge_tensordicts",
     "pad",
     "pad_sequence",
+    "parse_tensor_dict_string",
     "set_capture_non_tensor_stack",
     "set_get_defaults_to_none",
     "set_lazy_legacy",
     "set_list_to_stack",
+    "set_printoptions",
     "stack",
     "tensorclass",
     "unpad_sequence",

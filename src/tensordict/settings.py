@@ -19,13 +19,14 @@ class Switch:
         mode: on or off.
     """
 
-    value: ClassVar[bool]
+    value: ClassVar[Any] = None
+    usual: ClassVar[bool]
 
     def __init__(self, mode: bool = True) -> None:
         if not isinstance(mode, bool):
             raise TypeError(f"{type(self).__name__} takes True or False, got {mode!r}")
         self.mode = mode
-        self._before: list[bool] = []
+        self._before: list[Any] = []
 
     def set(self) -> None:
         """Set the switch until it is set again."""
@@ -44,10 +45,16 @@ class Switch:
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def decorated(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(self.mode):
+            with self:
                 return function(*args, **kwargs)
 
         return decorated
+
+    @classmethod
+    def state(cls, allow_none: bool = False) -> bool | None:
+        """Return how the switch stands; None if nobody has set it, where that is allowed."""
+        usual = None if allow_none else cls.usual
+        return usual if cls.value is None else bool(cls.value)
 
 
 class set_lazy_legacy(Switch):
@@ -61,7 +68,7 @@ class set_lazy_legacy(Switch):
         'LazyStackedTensorDict'
     """
 
-    value = False
+    usual = False
 
 
 class set_list_to_stack(Switch):
@@ -74,7 +81,7 @@ class set_list_to_stack(Switch):
         ['a', 'b']
     """
 
-    value = True
+    usual = True
 
 
 class set_capture_non_tensor_stack(Switch):
@@ -88,55 +95,132 @@ class set_capture_non_tensor_stack(Switch):
         'NonTensorData'
     """
 
-    value = False
+    usual = False
 
 
-class set_get_defaults_to_none(Switch):
-    """Make `get` return None for a missing key (on by default); off, it raises KeyError.
+class _GetDefaultsToNone(Switch):
+    usual = True
+
+
+def set_get_defaults_to_none(set_to_none: bool = True) -> None:
+    """Make `get` return None for a missing key (on by default), or raise KeyError, until it is set again.
+
+    Args:
+        set_to_none: False to raise.
 
     Examples:
         >>> from tensordict import TensorDict, set_get_defaults_to_none
-        >>> with set_get_defaults_to_none(False):
-        ...     TensorDict({}).get("x")
+        >>> set_get_defaults_to_none(False)
+        >>> TensorDict({}).get("x")
         Traceback (most recent call last):
         ...
         tensordict.errors.MissingKey: key 'x' not found in TensorDict with keys []
+        >>> set_get_defaults_to_none(True)
+    """
+    _GetDefaultsToNone(set_to_none).set()
+
+
+_SHOWN = {
+    "show_batch_size": True,
+    "show_device": True,
+    "show_shape": True,
+    "show_dtype": True,
+    "show_field_device": True,
+    "show_grad": False,
+    "show_is_contiguous": False,
+    "show_is_view": False,
+    "show_storage_size": False,
+    "sort_keys": "insertion",
+}
+
+
+class set_printoptions(Switch):
+    """Say what the repr of a tensordict shows: at once by `set`, for a ``with`` block, or for a decorated function.
+
+    Args:
+        verbose: False shows batch sizes and shapes only, beside what the other options ask for.
+        **kwargs: options as `get_printoptions` names them; those that are not named stay as they are.
+
+    Raises:
+        TypeError: for an option that there is not.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, set_printoptions
+        >>> with set_printoptions(show_grad=True):
+        ...     TensorDict({"x": torch.ones(2)}, [2])
+        TensorDict(batch_size=[2], fields={x: f32[] requires_grad=False})
     """
 
-    value = True
+    value = _SHOWN
+
+    def __init__(self, *, verbose: bool = True, **kwargs: Any) -> None:
+        unknown = sorted(set(kwargs) - set(_SHOWN))
+        if unknown:
+            raise TypeError(f"there are no print options {unknown}; known are {list(_SHOWN)}")
+        super().__init__(verbose)
+        few = {name: name in ("show_batch_size", "show_shape") for name in _SHOWN if name != "sort_keys"}
+        self._options = kwargs if verbose else {**few, **kwargs}
+
+    def set(self) -> None:
+        """Set the options until they are set again."""
+        set_printoptions.value = {**set_printoptions.value, **self._options}
 
 
-def lazy_legacy() -> bool:
+def get_printoptions() -> dict[str, Any]:
+    """Return what the repr of a tensordict shows; see `set_printoptions`.
+
+    The options that begin with ``show_field_`` or name a property of tensors are about leaves; ``show_field_device``
+    marks those on another device than the tensordict. ``sort_keys`` is "insertion" or "alphabetical".
+
+    Examples:
+        >>> from tensordict import get_printoptions
+        >>> get_printoptions()["sort_keys"]
+        'insertion'
+    """
+    return dict(set_printoptions.value)
+
+
+def lazy_legacy(allow_none: bool = False) -> bool | None:
     """Tell whether `stack` gives lazy stacks; see `set_lazy_legacy`.
+
+    Args:
+        allow_none: return None when it was never set.
 
     Examples:
         >>> from tensordict import lazy_legacy
         >>> lazy_legacy()
         False
     """
-    return set_lazy_legacy.value
+    return set_lazy_legacy.state(allow_none)
 
 
-def list_to_stack() -> bool:
+def list_to_stack(allow_none: bool = False) -> bool | None:
     """Tell whether a list is one value a row; see `set_list_to_stack`.
+
+    Args:
+        allow_none: return None when it was never set.
 
     Examples:
         >>> from tensordict import list_to_stack
         >>> list_to_stack()
         True
     """
-    return set_list_to_stack.value
+    return set_list_to_stack.state(allow_none)
 
 
-def capture_non_tensor_stack() -> bool:
+def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
     """Tell whether a stack of equal non-tensors is one value; see `set_capture_non_tensor_stack`.
+
+    Args:
+        allow_none: return None when it was never set.
 
     Examples:
         >>> from tensordict import capture_non_tensor_stack
         >>> capture_non_tensor_stack()
         False
     """
-    return set_capture_non_tensor_stack.value
+    return set_capture_non_tensor_stack.state(allow_none)
 
 
 def get_defaults_to_none() -> bool:
@@ -147,4 +231,4 @@ def get_defaults_to_none() -> bool:
         >>> get_defaults_to_none()
         True
     """
-    return set_get_defaults_to_none.value
+    return bool(_GetDefaultsToNone.state())

@@ -12,9 +12,11 @@ from tensordict.core.core import Core
 from tensordict.keys import is_nested_key, unravel_key, unravel_key_list, unravel_key_to_tuple
 from tensordict.kinds.tensorclass import is_tensorclass
 from tensordict.meta import as_batch
+from tensordict.ops.convert import LinkedList
 from tensordict.roof.functions import is_non_tensor
 
 __all__ = [
+    "LinkedList",
     "NestedKey",
     "expand_as_right",
     "expand_right",

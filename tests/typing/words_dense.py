@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
-from tensordict import TensorDict
+from tensordict import PackLayout, TensorDict
 from tensordict.core.walk import ItemsView, KeysView, ValuesView
 
 Point = namedtuple("Point", "x")
+
+
+def same_dtype(key: Any, leaf: Tensor) -> bool:
+    return False
 
 
 def same(rows: Any) -> Any:
@@ -48,6 +52,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.atleast_1d(), TensorDict)
     assert_type(td.atleast_2d(), TensorDict)
     assert_type(td.atleast_3d(), TensorDict)
+    assert_type(td.attrs(), TensorDict)
     assert_type(td.auto_batch_size_(), TensorDict)
     assert_type(td.auto_device_(), TensorDict)
     assert_type(td.clone().requires_grad_().sum().backward(), None)
@@ -71,6 +76,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.clamp_min_(1), TensorDict)
     assert_type(td.clear(), TensorDict)
     assert_type(td.clear_device_(), TensorDict)
+    assert_type(td.clear_refs_for_compile_(), TensorDict)
     assert_type(td.clone(), TensorDict)
     assert_type(td.complex128(), TensorDict)
     assert_type(td.complex32(), TensorDict)
@@ -232,6 +238,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.norm(), TensorDict)
     assert_type(td.numel(), int)
     assert_type(td.numpy(), Any)
+    assert_type(td.double().pack(), tuple[Tensor, PackLayout])
     assert_type(td.pad([1, 0]), TensorDict)
     assert_type(td.param_count(), int)
     assert_type(td.permute(1, 0), TensorDict)
@@ -242,6 +249,10 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.pow(2), TensorDict)
     assert_type(td.pow_(2), TensorDict)
     assert_type(td.prod(), TensorDict)
+    assert_type(td.qint32(cast_filter=same_dtype), TensorDict)
+    assert_type(td.qint8(cast_filter=same_dtype), TensorDict)
+    assert_type(td.quint4x2(cast_filter=same_dtype), TensorDict)
+    assert_type(td.quint8(cast_filter=same_dtype), TensorDict)
     assert_type(td.quantile(0.5, dim=0), TensorDict)
     assert_type(td.reciprocal(), TensorDict)
     assert_type(td.reciprocal_(), TensorDict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
+import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
@@ -18,6 +19,8 @@ from tensordict import (
     MemoryMappedTensor,
     NonTensorData,
     NonTensorStack,
+    PackLayout,
+    TensorAttrs,
     TensorClass,
     TensorCollection,
     TensorDict,
@@ -38,7 +41,12 @@ from tensordict import (
     from_tuple,
     fromkeys,
     get_defaults_to_none,
+    get_printoptions,
     group_by,
+    is_bool,
+    is_floating,
+    is_inexact,
+    is_integer,
     is_leaf_nontensor,
     is_non_tensor,
     is_tensor_collection,
@@ -52,10 +60,12 @@ from tensordict import (
     merge_tensordicts,
     pad,
     pad_sequence,
+    parse_tensor_dict_string,
     set_capture_non_tensor_stack,
     set_get_defaults_to_none,
     set_lazy_legacy,
     set_list_to_stack,
+    set_printoptions,
     stack,
     tensorclass,
     unpad_sequence,
@@ -78,6 +88,8 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(MemoryMappedTensor([1.0]), MemoryMappedTensor)
     assert_type(NonTensorData("a"), NonTensorData)
     assert_type(NonTensorStack("a", "b"), NonTensorStack)
+    assert_type(PackLayout(("x",), (torch.Size([2]),)), PackLayout)
+    assert_type(TensorAttrs(batch_size=[]), TensorAttrs)
     assert_type(isinstance(td, TensorClass), bool)
     assert_type(isinstance(td, TensorCollection), bool)
     assert_type(TensorDict({"x": 1}), TensorDict)
@@ -86,7 +98,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(str(__version__), str)
     assert_type(assert_allclose_td(td, td), bool)
     assert_type(assert_close(td, td), bool)
-    assert_type(capture_non_tensor_stack(), bool)
+    assert_type(capture_non_tensor_stack(), bool | None)
     assert_type(cat([td, td]), TensorDict)
     assert_type(collate([td, td]), Any)
     assert_type(default_is_leaf(Tensor), bool)
@@ -98,24 +110,31 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(from_tuple((1,)), TensorDict)
     assert_type(fromkeys(["x"]), TensorDict)
     assert_type(get_defaults_to_none(), bool)
+    assert_type(get_printoptions(), dict[str, Any])
     assert_type(group_by(TensorDict({"k": [0, 1]}, [2]), "k"), tuple[Tensor, tuple[TensorDict, ...]])
+    assert_type(is_bool(td), bool)
+    assert_type(is_floating(td), bool)
+    assert_type(is_inexact(td), bool)
+    assert_type(is_integer(td), bool)
     assert_type(is_leaf_nontensor(Tensor), bool)
     assert_type(is_non_tensor(td), bool)
     assert_type(is_tensor_collection(td), bool)
     assert_type(is_tensorclass(td), bool)
-    assert_type(lazy_legacy(), bool)
+    assert_type(lazy_legacy(), bool | None)
     assert_type(lazy_stack([td, td]), Any)
-    assert_type(list_to_stack(), bool)
+    assert_type(list_to_stack(), bool | None)
     assert_type(load_memmap(td.memmap(folder).saved_path), TensorDict)
     assert_type(make_tensordict(x=1), TensorDict)
     assert_type(maybe_dense_stack([td, td]), Any)
     assert_type(merge_tensordicts(td, td), TensorDict)
     assert_type(pad(td, [1, 0]), TensorDict)
     assert_type(pad_sequence([td, td]), Any)
+    assert_type(parse_tensor_dict_string("TensorDict(batch_size=[], fields={x: f32[]})"), TensorDict)
     assert_type(set_capture_non_tensor_stack(True), set_capture_non_tensor_stack)
-    assert_type(set_get_defaults_to_none(True), set_get_defaults_to_none)
+    assert_type(set_get_defaults_to_none(True), None)
     assert_type(set_lazy_legacy(False), set_lazy_legacy)
     assert_type(set_list_to_stack(True), set_list_to_stack)
+    assert_type(set_printoptions(show_grad=True), set_printoptions)
     assert_type(stack([td, td]), TensorDict)
     assert_type(tensorclass(Sample), type[Sample])
     assert_type(unpad_sequence(pad_sequence([td, td], return_mask=True)), Any)

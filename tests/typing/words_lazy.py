@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
-from tensordict import LazyStackedTensorDict, TensorDict
+from tensordict import LazyStackedTensorDict, PackLayout, TensorDict
 from tensordict.core.walk import ItemsView, KeysView, ValuesView
 
 Point = namedtuple("Point", "x")
+
+
+def same_dtype(key: Any, leaf: Tensor) -> bool:
+    return False
 
 
 def same(rows: Any) -> Any:
@@ -49,6 +53,7 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.atleast_1d(), LazyStackedTensorDict)
     assert_type(td.atleast_2d(), LazyStackedTensorDict)
     assert_type(td.atleast_3d(), LazyStackedTensorDict)
+    assert_type(td.attrs(), LazyStackedTensorDict)
     assert_type(td.auto_batch_size_(), LazyStackedTensorDict)
     assert_type(td.auto_device_(), LazyStackedTensorDict)
     assert_type(td.clone().requires_grad_().sum().backward(), None)
@@ -72,6 +77,7 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.clamp_min_(1), LazyStackedTensorDict)
     assert_type(td.clear(), LazyStackedTensorDict)
     assert_type(td.clear_device_(), LazyStackedTensorDict)
+    assert_type(td.clear_refs_for_compile_(), LazyStackedTensorDict)
     assert_type(td.clone(), LazyStackedTensorDict)
     assert_type(td.complex128(), LazyStackedTensorDict)
     assert_type(td.complex32(), LazyStackedTensorDict)
@@ -235,6 +241,7 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.norm(), LazyStackedTensorDict)
     assert_type(td.numel(), int)
     assert_type(td.numpy(), Any)
+    assert_type(td.double().pack(), tuple[Tensor, PackLayout])
     assert_type(td.pad([1, 0]), LazyStackedTensorDict)
     assert_type(td.param_count(), int)
     assert_type(td.permute(1, 0), LazyStackedTensorDict)
@@ -245,6 +252,10 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.pow(2), LazyStackedTensorDict)
     assert_type(td.pow_(2), LazyStackedTensorDict)
     assert_type(td.prod(), LazyStackedTensorDict)
+    assert_type(td.qint32(cast_filter=same_dtype), LazyStackedTensorDict)
+    assert_type(td.qint8(cast_filter=same_dtype), LazyStackedTensorDict)
+    assert_type(td.quint4x2(cast_filter=same_dtype), LazyStackedTensorDict)
+    assert_type(td.quint8(cast_filter=same_dtype), LazyStackedTensorDict)
     assert_type(td.quantile(0.5, dim=0), LazyStackedTensorDict)
     assert_type(td.reciprocal(), LazyStackedTensorDict)
     assert_type(td.reciprocal_(), LazyStackedTensorDict)

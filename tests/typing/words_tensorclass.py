@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
-from tensordict import TensorClass, TensorDict
+from tensordict import PackLayout, TensorClass, TensorDict
 from tensordict.core.walk import ItemsView, KeysView, ValuesView
 
 Point = namedtuple("Point", "x")
@@ -25,6 +25,10 @@ class Sample(TensorClass):
     inner: Any = None
     z: Any = None
     c: Any = None
+
+
+def same_dtype(key: Any, leaf: Tensor) -> bool:
+    return False
 
 
 def same(rows: Any) -> Any:
@@ -56,6 +60,7 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.atleast_1d(), Sample)
     assert_type(td.atleast_2d(), Sample)
     assert_type(td.atleast_3d(), Sample)
+    assert_type(td.attrs(), Sample)
     assert_type(td.auto_batch_size_(), Sample)
     assert_type(td.auto_device_(), Sample)
     assert_type(td.clone().requires_grad_().sum().backward(), None)
@@ -79,6 +84,7 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.clamp_min_(1), Sample)
     assert_type(td.clear(), Sample)
     assert_type(td.clear_device_(), Sample)
+    assert_type(td.clear_refs_for_compile_(), Sample)
     assert_type(td.clone(), Sample)
     assert_type(td.complex128(), Sample)
     assert_type(td.complex32(), Sample)
@@ -242,6 +248,7 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.norm(), Sample)
     assert_type(td.numel(), int)
     assert_type(td.numpy(), Any)
+    assert_type(td.double().pack(), tuple[Tensor, PackLayout])
     assert_type(td.pad([1, 0]), Sample)
     assert_type(td.param_count(), int)
     assert_type(td.permute(1, 0), Sample)
@@ -252,6 +259,10 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.pow(2), Sample)
     assert_type(td.pow_(2), Sample)
     assert_type(td.prod(), Sample)
+    assert_type(td.qint32(cast_filter=same_dtype), Sample)
+    assert_type(td.qint8(cast_filter=same_dtype), Sample)
+    assert_type(td.quint4x2(cast_filter=same_dtype), Sample)
+    assert_type(td.quint8(cast_filter=same_dtype), Sample)
     assert_type(td.quantile(0.5, dim=0), Sample)
     assert_type(td.reciprocal(), Sample)
     assert_type(td.reciprocal_(), Sample)

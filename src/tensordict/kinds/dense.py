@@ -43,7 +43,7 @@ def _of(children: dict[str, Any], meta: Meta) -> TensorDict:
 
 def _keep(names: Names, kept: tuple[int | None, ...]) -> Names:
     """Return the names of the dims that an index keeps."""
-    if names is None:
+    if not names:
         return None
     left = tuple(None if dim is None else names[dim] for dim in kept)
     return left if any(left) else None
@@ -489,8 +489,14 @@ def _at_once(many: Call, *leaves: list[Any]) -> Any:
 
 
 def _all_plain(leaves: list[Any]) -> bool:
-    """Tell whether kernels for lists can take leaves; they have no batching rules for `torch.func`."""
-    return set(map(type, leaves)) == _PLAIN and _transform() is None
+    """Tell whether kernels for lists can take leaves.
+
+    They have no batching rules for `torch.func`, and for the backward pass they keep more than those for one leaf, or
+    have none.
+    """
+    if set(map(type, leaves)) != _PLAIN or _transform() is not None:
+        return False
+    return not (torch.is_grad_enabled() and any([v.requires_grad for v in leaves]))
 
 
 def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tensor] | None:

@@ -122,6 +122,9 @@ class Facade(TensorCollection):
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return self._wrap(self._inner._restructure(call))
 
+    def _take(self, made: Any) -> None:
+        self._inner._take(made._inner)
+
     def _adopt(self, placed: Any) -> None:
         self._inner._adopt(placed._inner)
 

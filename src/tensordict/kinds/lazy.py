@@ -114,7 +114,7 @@ class LazyStackedTensorDict(TensorDictBase):
                 device = None
         if names or self._name:
             names = dims.insert(names or (None,) * len(batch), self.stack_dim, self._name)
-        return Meta(dims.insert(batch, self.stack_dim, len(members)), device, names)
+        return Meta(dims.insert(batch, self.stack_dim, len(members)), device, names or None)
 
     def _again(self, members: Iterable[Any], dim: int | None = None, name: Any = _SAME) -> Any:
         """Return a lazy stack of other members."""
@@ -312,6 +312,13 @@ class LazyStackedTensorDict(TensorDictBase):
     def _set_batch(self, batch: Batch) -> None:
         for member in self._tensordicts:
             member._set_batch(dims.drop(batch, self.stack_dim))
+
+    def _take(self, made: Any) -> None:
+        dim = min(self.stack_dim, len(made._meta.batch) - 1)
+        members = list(made._members(dim))
+        if not members:
+            raise RuntimeError(f"a lazy stack keeps at least one member: it cannot become {list(made.batch_size)}")
+        self._tensordicts[:], self.stack_dim, self._name = members, dim, made.names[dim]
 
     def _like(self, children: dict[str, Any], meta: Meta) -> Any:
         return self._dense_kind(children, meta.batch, meta.device, meta.names and list(meta.names))

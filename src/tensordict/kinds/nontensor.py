@@ -77,6 +77,9 @@ class NonTensor(TensorCollection):
     def _adopt(self, placed: Any) -> None:
         return None
 
+    def _take(self, made: Any) -> None:
+        self.__dict__.update(made.__dict__)
+
     def _brief(self, depth: int, level: int) -> str:
         return "column" if isinstance(self, NonTensorStack) else type(self._given()).__name__
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from tensordict.aliases import Call, DeviceLike
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
+from tensordict.keys import unravel_key_to_tuple
 from tensordict.meta import Meta
 from tensordict.ops.convert import replaced
 from tensordict.ops.rows import CastRow, ask, dress
@@ -29,10 +30,15 @@ def _cast(name: str, dtype: torch.dtype) -> CastRow:
             return self._map(say)
         return self.type(dtype, cast_filter=cast_filter)  # type: ignore[attr-defined]
 
+    quantized = str(dtype).startswith("torch.q")
+    sentence = (
+        "Return the leaves, where torch can make them quantized, as" if quantized else "Return the leaves cast to"
+    )
+    option, shown = ("cast_filter=lambda key, leaf: False", torch.float32) if quantized else ("", dtype)
     dress(
         word,
         name,
-        f"""Return the leaves cast to `{dtype}`.
+        f"""{sentence} `{dtype}`.
 
         Args:
             cast_filter: called with key and leaf; a leaf for which it is False stays as it is.
@@ -40,8 +46,8 @@ def _cast(name: str, dtype: torch.dtype) -> CastRow:
         Examples:
             >>> import torch
             >>> from tensordict import TensorDict
-            >>> TensorDict({{"x": torch.ones(2)}}, [2]).{name}()["x"].dtype
-            {dtype}
+            >>> TensorDict({{"x": torch.ones(2)}}, [2]).{name}({option})["x"].dtype
+            {shown}
         """,
     )
     return cast(CastRow, word)
@@ -67,6 +73,10 @@ class Cast(Facts):
     int32 = _cast("int32", torch.int32)
     int64 = _cast("int64", torch.int64)
     long = _cast("long", torch.int64)
+    qint8 = _cast("qint8", torch.qint8)
+    qint32 = _cast("qint32", torch.qint32)
+    quint8 = _cast("quint8", torch.quint8)
+    quint4x2 = _cast("quint4x2", torch.quint4x2)
     uint8 = _cast("uint8", torch.uint8)
     uint16 = _cast("uint16", torch.uint16)
     uint32 = _cast("uint32", torch.uint32)
@@ -96,7 +106,8 @@ class Cast(Facts):
         """Return the leaves moved to a device, cast to a dtype, or both.
 
         Args:
-            device: a `torch.device`, its name, or another tensordict, whose device is taken.
+            device: a `torch.device`, its name, or another tensordict, whose device is taken. What `attrs` returns
+                moves and casts each leaf by itself; leaves that it does not name stay as they are.
             dtype: a `torch.dtype`.
             other: a tensor whose device and dtype are taken.
             non_blocking: copy without waiting; from pinned memory the copy to a GPU then overlaps with other work.
@@ -110,6 +121,8 @@ class Cast(Facts):
             >>> td.device, td["x"].dtype
             (device(type='cpu'), torch.float64)
         """
+        if args and isinstance(args[0], Cast) and (targets := args[0]._targets()):
+            return self._aimed(targets, kwargs)
         move = _Move(*args, **kwargs)
         moved = self._map(move.call()) if move.moves else self
         if move.device is not None:
@@ -118,6 +131,62 @@ class Cast(Facts):
             moved = moved.clone(False) if moved is self else moved  # type: ignore[attr-defined]
             moved.batch_size = move.batch_size
         return moved
+
+    def _targets(self) -> dict[tuple[str, ...], dict[str, Any]]:
+        """Return the device and dtype that each `TensorAttrs` among my children asks for, by path."""
+        return {
+            (key, *path): asked
+            for key, child in self._looks()
+            if isinstance(child, Cast)
+            for path, asked in child._targets().items()
+        }
+
+    def _aimed(self, targets: dict[tuple[str, ...], dict[str, Any]], kwargs: dict[str, Any]) -> Self:
+        """Return my leaves moved and cast one by one; the device is free when they are asked to leave it."""
+        device = self._meta.device
+        leaves = any(asked.get("device", device) != device for asked in targets.values())
+
+        def call(key: Any, v: Tensor) -> Tensor:
+            asked = targets.get(unravel_key_to_tuple(key), targets.get((), {}))
+            return v.to(**asked, **kwargs) if asked else v
+
+        free: Any = self.clone(False).clear_device_() if leaves else self  # type: ignore[attr-defined]
+        return free.named_apply(call, nested_keys=True)  # type: ignore[no-any-return]
+
+    def attrs(
+        self, *, fields: Sequence[str] = ("device", "dtype", "shape"), num_threads: builtins.int | None = None
+    ) -> Self:
+        """Return for each leaf a `TensorAttrs` that says where and what it is; `to` takes them to make others alike.
+
+        Args:
+            fields: what to tell: "device", "dtype" and "shape", or some of them.
+            num_threads: kept for programs that pass it.
+
+        Raises:
+            ValueError: for another field.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> like = TensorDict({"x": torch.zeros(2), "n": torch.zeros(2, dtype=torch.int8)}, [2]).attrs()
+            >>> like["n"].tgt_shape
+            torch.Size([2])
+            >>> TensorDict({"n": torch.ones(3)}, [3]).to(like)["n"].dtype
+            torch.int8
+        """
+        unknown = sorted(set(fields) - {"device", "dtype", "shape"})
+        if unknown:
+            raise ValueError(f"attrs tells 'device', 'dtype' and 'shape' of leaves, got the fields {unknown}")
+
+        def call(v: Any) -> Any:
+            if isinstance(v, Cast):
+                return v.attrs(fields=fields)
+            return self._attrs_kind(**{f"tgt_{name}": getattr(v, name) for name in fields})
+
+        if self._is_non_tensor:
+            return self
+        made: Self = self._dense()._reduce(call, ())
+        return made._stamp(made._meta._replace(device=None))
 
     def cpu(self, **kwargs: Any) -> Self:
         """Return the leaves in the memory of the CPU.

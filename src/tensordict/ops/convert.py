@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy as copying
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -303,6 +303,21 @@ class Convert(Facts):
         wanted = list(inputs.values(True, True)) if isinstance(inputs, Convert) else inputs  # type: ignore[attr-defined]
         torch.autograd.backward(leaves, grads, retain_graph, create_graph, inputs=wanted)
 
+    def clear_refs_for_compile_(self) -> Self:
+        """Forget the tensordict that this one was made from, here and in nested ones; return self.
+
+        Only a ``with`` block right after the word that made it needs that; a locked tensordict stays locked.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": [1, 2]}, [2]).view(-1).clear_refs_for_compile_().batch_size
+            torch.Size([2])
+        """
+        self._undo = None
+        for node in self._nodes():
+            node.clear_refs_for_compile_()  # type: ignore[attr-defined]
+        return self
+
     # ---- dicts
 
     def to_dict(
@@ -348,6 +363,7 @@ class Convert(Facts):
         convert_nodes: bool = True,
         convert_tensors: bool = False,
         tolist_first: bool = False,
+        as_linked_list: bool = False,
     ) -> Any:
         """Return the rows as (nested) lists of dicts; without batch dims, one dict.
 
@@ -355,6 +371,7 @@ class Convert(Facts):
             convert_nodes: False leaves each row a tensordict.
             convert_tensors: make numbers and lists of tensors.
             tolist_first: kept for programs that pass it; the rows are told apart first in any case.
+            as_linked_list: an item that is set in the list is written to the tensordict too.
 
         Raises:
             TypeError: for ``convert_tensors`` without ``convert_nodes``.
@@ -368,7 +385,10 @@ class Convert(Facts):
             raise TypeError("tolist: convert_tensors=True needs convert_nodes=True")
         if self._meta.batch:
             rows = self.unbind(0)  # type: ignore[attr-defined]
-            return [row.tolist(convert_nodes=convert_nodes, convert_tensors=convert_tensors) for row in rows]
+            said = {"convert_nodes": convert_nodes, "convert_tensors": convert_tensors}
+            if not as_linked_list:
+                return [row.tolist(**said) for row in rows]
+            return LinkedList([row.tolist(**said, as_linked_list=True) for row in rows], self)
         if not convert_nodes:
             return self
         found = {}
@@ -463,11 +483,12 @@ class Convert(Facts):
                 node._set(key, child.clone())
         return node  # type: ignore[no-any-return]
 
-    def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
+    def auto_batch_size_(self, batch_dims: int | None = None, keep_compliant_size: bool = False) -> Self:
         """Set the batch size to the longest that all values share, here and in nested tensordicts; return self.
 
         Args:
             batch_dims: at most so many dims.
+            keep_compliant_size: a nested tensordict whose batch size begins with the one found here keeps it.
 
         Examples:
             >>> import torch
@@ -476,6 +497,7 @@ class Convert(Facts):
             torch.Size([3, 4])
         """
         shapes: list[Batch] = []
+        before: dict[str, Batch] = {}
         for key in self._keys():
             try:
                 child = self._get(key)
@@ -485,9 +507,13 @@ class Convert(Facts):
             if isinstance(child, Core):
                 if child._is_non_tensor:
                     continue
-                child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
+                before[key] = child._meta.batch
+                child.auto_batch_size_(batch_dims, keep_compliant_size)  # type: ignore[attr-defined]
             shapes.append(child.shape)
-        self.batch_size = dims.common(shapes)[:batch_dims]
+        batch = self.batch_size = dims.common(shapes)[:batch_dims]
+        for key, own in before.items() if keep_compliant_size else ():
+            if own[: len(batch)] == batch:
+                self._get(key).batch_size = own
         return self
 
     def to_namedtuple(self, dest_cls: Any = None) -> Any:
@@ -588,6 +614,55 @@ class Convert(Facts):
             2
         """
         return max((len(path) - 1 for path, _ in walk.pairs(self, True, False, walk.default_is_leaf)), default=0)
+
+
+class LinkedList(list[Any]):
+    """Hold the rows of a tensordict; a row that is set here is written there too.
+
+    Args:
+        rows: the rows.
+        node: the tensordict.
+
+    Raises:
+        TypeError: if more than one row is set at once, or their number would change.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"x": [1, 2]}, [2])
+        >>> rows = td.tolist(as_linked_list=True)
+        >>> rows[0] = {"x": 5}
+        >>> td["x"]
+        tensor([5, 2])
+    """
+
+    def __init__(self, rows: Iterable[Any], node: Any) -> None:
+        super().__init__(rows)
+        self._node = node
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not isinstance(index, int):
+            raise TypeError(f"set one row of a linked list at a time, got the index {index!r}")
+        self._node[index] = value
+        super().__setitem__(index, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def _fixed(self, *_: Any) -> Any:
+        raise TypeError("a linked list keeps the rows of its tensordict, in their order; `tolist` gives a free one")
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _fixed  # type: ignore[assignment]
+    __delitem__ = __iadd__ = __imul__ = _fixed
+
+    def tolist(self) -> list[Any]:
+        """Return the rows as plain lists.
+
+        Examples:
+            >>> from tensordict import TensorDict
+            >>> type(TensorDict({"x": [1]}, [1]).tolist(as_linked_list=True).tolist())
+            <class 'list'>
+        """
+        return [row.tolist() if isinstance(row, LinkedList) else row for row in self]
 
 
 def _leaves(node: Any, count_duplicates: bool) -> list[Tensor]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tensordict import settings
 from tensordict.core.core import Core
 
-_SHORT = {
+SHORT = {
     torch.bool: "bool",
     torch.uint8: "u8",
     torch.uint16: "u16",
@@ -29,14 +30,21 @@ _SHORT = {
     torch.complex128: "c128",
 }
 _WIDTH = 100
+_FACTS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
+    "show_grad": ("requires_grad", lambda v: v.requires_grad),
+    "show_is_contiguous": ("is_contiguous", lambda v: v.is_contiguous()),
+    "show_is_view": ("is_view", lambda v: v._is_view()),
+    "show_storage_size": ("storage_size", lambda v: v.untyped_storage().nbytes()),
+}
 
 
 class Describe(Core):
     """Requires: `_keys`, `_get`. Gives: `repr`."""
 
     def __repr__(self) -> str:
-        head = [f"batch_size={list(self._meta.batch)}"]
-        if self._meta.device is not None:
+        options = settings.get_printoptions()
+        head = [f"batch_size={list(self._meta.batch)}"] if options["show_batch_size"] else []
+        if self._meta.device is not None and options["show_device"]:
             head.append(f"device={self._meta.device}")
         if self._meta.names is not None:
             head.append(f"names={list(self._meta.names)}")
@@ -60,7 +68,10 @@ class Describe(Core):
 
 
 def _fields(node: Any, level: int) -> str:
-    lines = [f"{key}: {_child(node, key, level + 1)}" for key in node._shown_keys()]
+    keys = list(node._shown_keys())
+    if settings.get_printoptions()["sort_keys"] == "alphabetical":
+        keys.sort()
+    lines = [f"{key}: {_child(node, key, level + 1)}" for key in keys]
     short = "{" + ", ".join(lines) + "}"
     if len(short) <= _WIDTH and "\n" not in short:
         return short
@@ -72,8 +83,18 @@ def _child(node: Any, key: str, level: int) -> str:
     child = node._peek(key)
     depth = len(node._meta.batch)
     if isinstance(child, Tensor):
-        shape = "[jagged]" if child.is_nested else list(child.shape[depth:])
-        return f"{_SHORT.get(child.dtype, str(child.dtype).removeprefix('torch.'))}{shape}"
+        return _leaf(child, depth, node._meta.device)
     if isinstance(child, Core):
         return child._brief(depth, level)  # type: ignore[attr-defined,no-any-return]
     return str(child)
+
+
+def _leaf(v: Tensor, depth: int, device: torch.device | None) -> str:
+    """Return dtype and feature shape of a leaf, its device if it is not the usual one, and what the options ask for."""
+    options = settings.get_printoptions()
+    text = SHORT.get(v.dtype, str(v.dtype).removeprefix("torch.")) if options["show_dtype"] else ""
+    if options["show_shape"]:
+        text += "[jagged]" if v.is_nested else str(list(v.shape[depth:]))
+    if options["show_field_device"] and v.device != (device or torch.device("cpu")):
+        text += f"@{v.device}"
+    return text + "".join(f" {name}={fact(v)}" for option, (name, fact) in _FACTS.items() if options[option])

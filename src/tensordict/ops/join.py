@@ -40,7 +40,7 @@ def stack(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         return lazy_stack(input, dim, out=out)  # type: ignore[no-any-return]
     items = _nodes(input, "stack")
     first = items[0]
-    return _into(out, type(first)._stack(items, dims.wrap(dim, len(first._meta.batch) + 1)))  # type: ignore[no-any-return]
+    return into(out, type(first)._stack(items, dims.wrap(dim, len(first._meta.batch) + 1)))  # type: ignore[no-any-return]
 
 
 def cat(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
@@ -67,7 +67,7 @@ def cat(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         return torch.cat(list(input), dim, out=out)
     items = _nodes(input, "cat")
     first = items[0]
-    return _into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))  # type: ignore[no-any-return]
+    return into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))  # type: ignore[no-any-return]
 
 
 def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
@@ -88,7 +88,7 @@ def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         return torch.stack(list(input), dim, out=out)
     items = _nodes(input, "lazy_stack")
     d = dims.wrap(dim, len(items[0]._meta.batch) + 1)
-    return _into(out, items[0]._lazily(items, d))
+    return into(out, items[0]._lazily(items, d))
 
 
 def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
@@ -130,8 +130,15 @@ def _nodes(items: Sequence[Any], word: str) -> list[Any]:
     return found
 
 
-def _into(out: Any, result: Any) -> Any:
-    return result if out is None else out.update_(result)
+def into(out: Any, result: Any) -> Any:
+    """Return a result, written to the memory of ``out`` if there is one."""
+    if out is None:
+        return result
+    if isinstance(out, Core) and out._meta.batch != result._meta.batch:
+        raise errors.ShapeMismatch(
+            f"out must have the batch size of the result, {list(result._meta.batch)}, got {list(out._meta.batch)}"
+        )
+    return out.update_(result)
 
 
 implements(torch.stack)(stack)

@@ -44,6 +44,12 @@ def _new(self: M, name: str, size: tuple[int, ...], said: _Said, *fill: Any) -> 
     return made  # type: ignore[no-any-return]
 
 
+def _like_leaf(leaf: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """Return a copy of a value, by the options of torch's `new_*`."""
+    made = leaf.new_empty(value.shape, **{**options, "requires_grad": False}).copy_(value)
+    return made.requires_grad_(options.get("requires_grad", False))
+
+
 class Make(Facts):
     """Requires: `_reduce`, the constructors. Gives: `new_*`, `fromkeys`, `from_*` of Python's own structures."""
 
@@ -146,13 +152,23 @@ class Make(Facts):
         said = _Said(dtype, device, requires_grad, layout, pin_memory)
         return _new(self, "new_full", dims.sizes((size,)), said, fill_value)
 
-    def new_tensor(self, data: Any, *, dtype: torch.dtype | None = None, device: Any = NO_DEFAULT) -> Self:
+    def new_tensor(
+        self,
+        data: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        device: Any = NO_DEFAULT,
+        requires_grad: bool = False,
+        pin_memory: bool | None = None,
+    ) -> Self:
         """Return a copy of data, with the dtypes and devices of this tensordict.
 
         Args:
-            data: a tensordict or a mapping with keys of this tensordict.
+            data: a tensordict or a mapping with keys of this tensordict; anything else is the value of every leaf.
             dtype: the dtype of all leaves; None for that of each.
             device: the device; that of each leaf by default.
+            requires_grad: the leaves require gradients.
+            pin_memory: put the leaves in page-locked memory.
 
         Raises:
             KeyError: if a key is not in this tensordict.
@@ -163,17 +179,21 @@ class Make(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).new_tensor({"x": [1, 2, 3]})["x"]
             tensor([1., 2., 3.])
         """
+        options = _Said(dtype, device, requires_grad, pin_memory=pin_memory).options()
+        batch = data.batch_size if isinstance(data, Facts) else None
+        if not isinstance(data, (Mapping, Facts)):
+            batch = torch.as_tensor(data).shape
+            data = {key: data for key, mine in self._raw_pairs() if not getattr(mine, "_is_non_tensor", False)}
         found = {}
-        said = {} if device is NO_DEFAULT else {"device": device}
         for key, value in data.items():
             mine = self._get(key)
-            if isinstance(value, Tensor) and not isinstance(mine, Core):
-                found[key] = (
-                    value.detach().clone().to(dtype=dtype or mine.dtype, device=said.get("device", mine.device))
-                )
+            if getattr(mine, "_is_non_tensor", False):
+                found[key] = value
+            elif isinstance(value, Tensor) and not isinstance(mine, Core):  # torch's word warns of a tensor
+                found[key] = _like_leaf(mine, value.detach(), **options)
             else:
-                found[key] = mine.new_tensor(value, dtype=dtype, **said)
-        return self._received(self._dense_kind(found, data.batch_size if isinstance(data, Facts) else None))
+                found[key] = mine.new_tensor(value, **options)
+        return self._received(self._dense_kind(found, batch))
 
     @classmethod
     def fromkeys(cls, keys: Iterable[NestedKey], value: Any = 0) -> Self:

@@ -11,6 +11,7 @@ from torch import Tensor
 from tensordict.aliases import Call
 from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
+from tensordict.ops.join import into
 from tensordict.ops.rows import (
     Operator,
     align,
@@ -300,12 +301,16 @@ class Pointwise(Facts):
         """
         return self._each(lambda v, a, b: v.addcdiv_(a, b, value=value), (other1, other2))
 
-    def clamp(self, min: Any = None, max: Any = None) -> Self:
+    def clamp(self, min: Any = None, max: Any = None, *, out: Any = None) -> Self:
         """Return each element, not less than ``min`` and not more than ``max``.
 
         Args:
             min: a number, a tensor, a tensordict, or None.
             max: likewise.
+            out: a tensordict that the result is written to.
+
+        Raises:
+            RuntimeError: if both are None.
 
         Examples:
             >>> import torch
@@ -313,8 +318,10 @@ class Pointwise(Facts):
             >>> TensorDict({"x": torch.tensor([-1.0, 2.0])}, [2]).clamp(0, 1)["x"]
             tensor([0., 1.])
         """
+        if min is None and max is None:
+            raise RuntimeError("clamp needs min, max or both, got neither")
         low = self if min is None else pair(self, lambda v, m: v.clamp(min=m), min)
-        return low if max is None else pair(low, lambda v, m: v.clamp(max=m), max)
+        return into(out, low if max is None else pair(low, lambda v, m: v.clamp(max=m), max))  # type: ignore[no-any-return]
 
     def lerp(self, end: Any, weight: Any) -> Self:
         """Return the linear interpolation from each element to that of ``end``.
@@ -348,7 +355,9 @@ class Pointwise(Facts):
             return self._each(lambda v, e, w: v.lerp_(e, w), (end, weight))
         return self._each(lambda v, e: v.lerp_(e, weight), (end,))
 
-    def where(self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None) -> Self:
+    def where(
+        self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None, update_batch_size: bool = False
+    ) -> Self:
         """Return each element where a condition on the rows holds, else that of ``other``.
 
         Args:
@@ -356,6 +365,7 @@ class Pointwise(Facts):
             other: a number, a tensor that broadcasts against the batch dims, or a tensordict with the same keys.
             out: a tensordict that the result is written to.
             pad: a number that stands for the value of a key that only one side has.
+            update_batch_size: ``out`` takes the values and the batch size of the result, instead of copies.
 
         Raises:
             KeyError: if the keys of the two tensordicts differ and there is no ``pad``.
@@ -377,7 +387,9 @@ class Pointwise(Facts):
             result = self._zip(lambda v, c, o: v.where(c, o), (wide, operand))
         else:
             result = self._zip(lambda v, c: v.where(c, other), (wide,))
-        return result if out is None else out.update_(result)
+        if update_batch_size and out is not None:
+            return out.update(result, update_batch_size=True)  # type: ignore[no-any-return]
+        return into(out, result)  # type: ignore[no-any-return]
 
     def zero_(self) -> Self:
         """Set every element to zero in place; return self.

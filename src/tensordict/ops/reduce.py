@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import torch
 from torch import Tensor
 
 from tensordict import dims
-from tensordict.aliases import Batch, Call, Names
+from tensordict.aliases import Batch, Call, Names, NestedKey
+from tensordict.core import walk
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
+from tensordict.keys import unravel_key_to_tuple
+from tensordict.ops.join import into
 from tensordict.ops.rows import Reduction, dress, register
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Dims: TypeAlias = "int | Sequence[int] | str | None"
+Rekey: TypeAlias = "Callable[[str], NestedKey] | None"
 
 
 def _reduction(name: str, value: str) -> Reduction:
     """Return a reduction word: over all elements of each leaf, over batch dims, or over the features of each row."""
 
     def word(self: Any, dim: Dims = None, keepdim: bool = False, *, reduce: bool | None = None, **kwargs: Any) -> Any:
+        transform = kwargs.pop("key_transform", None)
         if reduce:
             return _over_leaves(self, name, dim, keepdim, kwargs)
-        return _reduced(self, name, dim, keepdim, kwargs)
+        return _rekeyed(_reduced(self, name, dim, keepdim, kwargs), transform)
 
     dress(
         word,
@@ -37,7 +43,8 @@ def _reduction(name: str, value: str) -> Reduction:
             dim: the batch dim or dims to reduce over; "feature" reduces each row to one number; None reduces all.
             keepdim: keep a reduced batch dim with size one.
             reduce: True reduces over the leaves too, to one tensor.
-            **kwargs: what torch's word takes, such as ``dtype`` or ``correction``.
+            **kwargs: what torch's word takes, such as ``dtype`` or ``correction``; and ``key_transform``, which is
+                called with each key of the result and returns the key, or nested key, that stands for it.
 
         Raises:
             IndexError: if a dim is not a batch dim.
@@ -52,6 +59,21 @@ def _reduction(name: str, value: str) -> Reduction:
         """,
     )
     return cast(Reduction, word)
+
+
+def _rekeyed(node: Any, transform: Rekey) -> Any:
+    """Return a node whose values and nested nodes have the keys that a function gives them."""
+    return node if transform is None else node._restructure(partial(_put_anew, transform=transform))
+
+
+def _put_anew(node: Any, transform: Callable[[str], NestedKey]) -> Any:
+    made = node._rekeyed({})
+    for key, child in node._raw_pairs():
+        path = unravel_key_to_tuple(transform(key))
+        if walk.find(made, path) is not None:
+            raise KeyError(f"key_transform gives two values the key {path!r}, the second at key {key!r}")
+        made.set(path, _rekeyed(child, transform) if isinstance(child, Core) else child)
+    return made
 
 
 def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Any:
@@ -263,12 +285,13 @@ class Reduce(Facts):
         """
         return _cumulative(self, "cummin", dim, reduce, return_indices)
 
-    def logsumexp(self, dim: Dims = None, keepdim: bool = False) -> Self:
+    def logsumexp(self, dim: Dims = None, keepdim: bool = False, *, out: Any = None) -> Self:
         """Return the logarithm of the sum of exponentials of each leaf.
 
         Args:
             dim: the batch dim or dims; None (default) for all batch dims.
             keepdim: keep a reduced batch dim with size one.
+            out: a tensordict that the result is written to.
 
         Examples:
             >>> import torch
@@ -277,7 +300,7 @@ class Reduce(Facts):
             tensor(0.6931)
         """
         over = tuple(range(self.ndim)) if dim is None else dim
-        return _reduced(self, "logsumexp", over, keepdim, {})  # type: ignore[no-any-return]
+        return into(out, _reduced(self, "logsumexp", over, keepdim, {}))  # type: ignore[no-any-return]
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
         """Return exponentials that sum to one along a batch dim.
@@ -304,6 +327,7 @@ class Reduce(Facts):
         *,
         interpolation: str = "linear",
         reduce: Literal[True],
+        key_transform: Rekey = None,
     ) -> Tensor: ...
     @overload
     def quantile(
@@ -314,6 +338,7 @@ class Reduce(Facts):
         *,
         interpolation: str = "linear",
         reduce: Literal[False] | None = None,
+        key_transform: Rekey = None,
     ) -> Self: ...
     def quantile(
         self,
@@ -323,6 +348,7 @@ class Reduce(Facts):
         *,
         interpolation: str = "linear",
         reduce: bool | None = None,
+        key_transform: Rekey = None,
     ) -> Any:
         """Return quantiles of each leaf.
 
@@ -332,6 +358,7 @@ class Reduce(Facts):
             keepdim: keep the reduced batch dim with size one.
             interpolation: as `torch.quantile` takes it.
             reduce: True reduces over the leaves too, to one tensor.
+            key_transform: called with each key of the result; returns the key, or nested key, that stands for it.
 
         Examples:
             >>> import torch
@@ -342,16 +369,11 @@ class Reduce(Facts):
         if reduce:
             every = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)])
             return every.quantile(q, interpolation=interpolation)
-        front = tuple(q.shape) if isinstance(q, Tensor) else ()
-        if dim is None:
-            batch = (*front, *(1,) * self.ndim) if keepdim else front
-            return self._reduce(lambda v: _leaf_quantile(v, q, None, keepdim, interpolation), batch)
         if isinstance(dim, str):
-            return _over_features(self, "quantile", dim, {"q": q, "interpolation": interpolation})
-        d, names = _one_dim("quantile", dim, self.ndim), self._meta.names
-        left = names and (*(None,) * len(front), *(names if keepdim else dims.drop(names, d)))
-        batch = (*front, *dims.reduced(self._meta.batch, (d,), keepdim))
-        return self._reduce(lambda v: _leaf_quantile(v, q, d, keepdim, interpolation), batch, left)
+            made = _over_features(self, "quantile", dim, {"q": q, "interpolation": interpolation})
+        else:
+            made = _quantiles(self, q, dim, keepdim, interpolation)
+        return _rekeyed(made, key_transform)
 
     @overload
     def all(self, dim: None = None) -> bool: ...
@@ -390,11 +412,13 @@ class Reduce(Facts):
         """
         return _logical(self, "any", dim)
 
-    def norm(self, *, dtype: torch.dtype | None = None) -> Self:
+    def norm(self, *, out: Any = None, dtype: torch.dtype | None = None, key_transform: Rekey = None) -> Self:
         """Return the Euclidean norm of each leaf.
 
         Args:
+            out: a tensordict that the result is written to.
             dtype: the dtype to compute in.
+            key_transform: called with each key of the result; returns the key, or nested key, that stands for it.
 
         Examples:
             >>> import torch
@@ -402,7 +426,7 @@ class Reduce(Facts):
             >>> TensorDict({"x": torch.tensor([3.0, 4.0])}, [2]).norm()["x"]
             tensor(5.)
         """
-        return self._reduce(lambda v: v.norm(dtype=dtype), ())
+        return into(out, _rekeyed(self._reduce(lambda v: v.norm(dtype=dtype), ()), key_transform))  # type: ignore[no-any-return]
 
 
 def _extreme(self: Any, name: str, dim: Dims, keepdim: bool, reduce: bool | None, return_indices: bool) -> Any:
@@ -447,6 +471,18 @@ def _pair(self: Any, call: Call, batch: Batch, names: Names, name: str) -> Any:
     indices = self._reduce(lambda v: next(pairs).indices, batch, names)
     kind = getattr(torch.return_types, name)
     return kind((values, indices))
+
+
+def _quantiles(self: Any, q: float | Tensor, dim: Any, keepdim: bool, interpolation: str) -> Any:
+    """Return quantiles over all elements or along a batch dim; several add a dim in front."""
+    front = tuple(q.shape) if isinstance(q, Tensor) else ()
+    if dim is None:
+        batch = (*front, *(1,) * self.ndim) if keepdim else front
+        return self._reduce(lambda v: _leaf_quantile(v, q, None, keepdim, interpolation), batch)
+    d, names = _one_dim("quantile", dim, self.ndim), self._meta.names
+    left = names and (*(None,) * len(front), *(names if keepdim else dims.drop(names, d)))
+    batch = (*front, *dims.reduced(self._meta.batch, (d,), keepdim))
+    return self._reduce(lambda v: _leaf_quantile(v, q, d, keepdim, interpolation), batch, left)
 
 
 def _leaf_quantile(v: Any, q: float | Tensor, dim: int | None, keepdim: bool, interpolation: str) -> Any:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from tensordict import dims, indexing, keys
 from tensordict.aliases import Batch
-from tensordict.core.core import Core, S
+from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
 from tensordict.core.locks import leads_back
 from tensordict.dims import memo
 from tensordict.indexing import Plan
+from tensordict.ops.join import into
 from tensordict.ops.rows import align, register
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(3, 4, 2)}, [3, 4]).permute(1, 0).batch_size
             torch.Size([4, 3])
         """
-        return _permute(self, _sizes(args) if args else tuple(dims or ()))
+        return _permute(self, _sizes(args, dims))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Return a view with two batch dims exchanged.
@@ -155,7 +156,31 @@ class Shape(Facts):
         made = self._move(dims.ordering(dims.swapped(n, a, b)), lambda v: v.transpose(a, b))
         return leads_back(made, self, "transpose", a, b)
 
-    swapaxes = swapdims = transpose
+    def swapaxes(self, axis0: int, axis1: int) -> Self:
+        """Return a view with two batch dims exchanged: `transpose`, by another name.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4)}, [3, 4]).swapaxes(0, 1).batch_size
+            torch.Size([4, 3])
+        """
+        return self.transpose(axis0, axis1)
+
+    def swapdims(self, axis0: Any = None, axis1: Any = None, *, dim0: Any = None, dim1: Any = None) -> Self:
+        """Return a view with two batch dims exchanged: `transpose`, by another name.
+
+        Args:
+            axis0: a dim, or ``dim0``, as torch calls it.
+            axis1: another dim, or ``dim1``, as torch calls it.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(3, 4)}, [3, 4]).swapdims(0, 1).batch_size
+            torch.Size([4, 3])
+        """
+        return self.transpose(dim0 if axis0 is None else axis0, dim1 if axis1 is None else axis1)
 
     def movedim(self, source: Any, destination: Any) -> Self:
         """Return a view with batch dims moved to other places.
@@ -215,14 +240,15 @@ class Shape(Facts):
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
             dtype = shape[0]
             return self._map(lambda v: v.view(dtype))
-        wanted = _sizes(shape) if shape else tuple(size if size is not None else batch_size)
-        return _reshaped(self, "view", wanted)
+        return _reshaped(self, "view", _sizes(shape, size, batch_size))
 
-    def reshape(self, *shape: Any) -> Self:
+    def reshape(self, *args: Any, shape: Any = None, size: Any = None) -> Self:
         """Return the same rows with another batch size of as many elements; a copy only where a view is impossible.
 
         Args:
-            *shape: sizes as numbers or as one sequence; one of them may be -1.
+            *args: sizes as numbers or as one sequence; one of them may be -1.
+            shape: the same, by keyword.
+            size: likewise.
 
         Raises:
             RuntimeError: if the sizes do not fit.
@@ -233,14 +259,15 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.zeros(2, 3)}, [2, 3]).reshape(-1).batch_size
             torch.Size([6])
         """
-        return _reshaped(self, "reshape", _sizes(shape))
+        return _reshaped(self, "reshape", _sizes(args, shape, size))
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+    def flatten(self, start_dim: int | None = None, end_dim: int | None = None, *, inplace: bool = False) -> Self:
         """Return the rows with a span of batch dims made one.
 
         Args:
-            start_dim: the first dim of the span.
-            end_dim: the last dim of the span.
+            start_dim: the first dim of the span; None for the first of all.
+            end_dim: the last dim of the span; None for the last of all.
+            inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
             >>> import torch
@@ -250,21 +277,22 @@ class Shape(Facts):
         """
         batch = self._meta.batch
         if not batch:
-            return self.unsqueeze(0)
-        a, b = dims.wrap(start_dim, len(batch)), dims.wrap(end_dim, len(batch))
+            return _settled(self, self.unsqueeze(0), inplace)
+        a, b = dims.wrap(start_dim or 0, len(batch)), dims.wrap(-1 if end_dim is None else end_dim, len(batch))
         if a > b:
             raise RuntimeError(f"start_dim {start_dim} comes after end_dim {end_dim} (batch size {list(batch)})")
         names = self._meta.names
         left = names and (*names[:a], None, *names[b + 1 :])
         made = self._resize(lambda v: v.flatten(a, b), dims.flattened(batch, a, b), left) if a < b else self
-        return leads_back(made, self, "reshape", batch)
+        return _settled(self, leads_back(made, self, "reshape", batch), inplace)
 
-    def unflatten(self, dim: int, unflattened_size: Any) -> Self:
+    def unflatten(self, dim: int, unflattened_size: Any, *, inplace: bool = False) -> Self:
         """Return the rows with one batch dim made several.
 
         Args:
             dim: the batch dim.
             unflattened_size: the sizes that it becomes; one of them may be -1.
+            inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
             >>> import torch
@@ -277,13 +305,14 @@ class Shape(Facts):
         inner = dims.infer(tuple(unflattened_size), batch[d])
         left = names and (*names[:d], *(None,) * len(inner), *names[d + 1 :])
         made = self._resize(lambda v: v.unflatten(d, inner), (*batch[:d], *inner, *batch[d + 1 :]), left)
-        return leads_back(made, self, "reshape", batch)
+        return _settled(self, leads_back(made, self, "reshape", batch), inplace)
 
-    def expand(self, *args: Any) -> Self:
+    def expand(self, *args: Any, size: Any = None) -> Self:
         """Return a view with dims of size one repeated without a copy, and new dims in front.
 
         Args:
             *args: the new batch size, as numbers or as one sequence; -1 keeps a size.
+            size: the same, by keyword.
 
         Examples:
             >>> import torch
@@ -293,14 +322,28 @@ class Shape(Facts):
         """
         batch, names = self._meta.batch, self._meta.names
         n = len(batch)
-        out = dims.expand(batch, _sizes(args))
+        out = dims.expand(batch, _sizes(args, size))
         left = names and (None,) * (len(out) - n) + names
         full = memo(lambda own: (*out, *own[n:]))
         return self._resize(
             (lambda v: v.expand(*full(v.shape))) if out else (lambda v: v.expand(v.shape[n:])), out, left
         )
 
-    broadcast_to = expand
+    def broadcast_to(self, *args: Any, shape: Any = None, size: Any = None) -> Self:
+        """Return a view expanded to a batch size: `expand`, by another name.
+
+        Args:
+            *args: the new batch size, as numbers or as one sequence; -1 keeps a size.
+            shape: the same, by keyword.
+            size: likewise.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> TensorDict({"x": torch.zeros(1)}, [1]).broadcast_to([4, 3]).batch_size
+            torch.Size([4, 3])
+        """
+        return self.expand(_sizes(args, shape, size))
 
     def expand_as(self, other: Any) -> Self:
         """Return a view expanded to the batch size of another.
@@ -415,12 +458,14 @@ class Shape(Facts):
         out = dims.replaced(batch, d, index.shape[0])
         return self._index(Plan(lambda v: v.index_select(d, index), items, out, tuple(range(len(batch))), False, d))
 
-    def gather(self, dim: int, index: Tensor) -> Self:
+    def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
         """Return for each position of an index tensor the row that it names along a batch dim.
 
         Args:
             dim: the batch dim.
             index: an integer tensor with as many dims as the batch.
+            out: a tensordict that the result is written to.
+            inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
             >>> import torch
@@ -440,7 +485,8 @@ class Shape(Facts):
                 return v.gather(d, index) if v.ndim == n else _gather_rows(v, d, index)  # type: ignore[attr-defined]
             return v.gather(d, wide(v.shape))
 
-        return self._resize(call, tuple(index.shape), self._meta.names)
+        made = self._resize(call, tuple(index.shape), self._meta.names)
+        return into(out, _settled(self, made, inplace))  # type: ignore[no-any-return]
 
     def flip(self, *dims_: Any, dims: Any = None) -> Self:
         """Return the rows in reverse order along batch dims.
@@ -454,14 +500,15 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(3)}, [3]).flip(0)["x"]
             tensor([2, 1, 0])
         """
-        return _flip(self, _sizes(dims_) if dims_ else _sizes((dims,)))
+        return _flip(self, _sizes(dims_, dims))
 
-    def roll(self, shifts: Any, dims: Any = None) -> Self:
+    def roll(self, shifts: Any, dims: Any = None, *, inplace: bool = False) -> Self:
         """Return the rows shifted along batch dims, those that fall off coming in at the other end.
 
         Args:
             shifts: by how many rows, a number or one for each dim.
             dims: the dim or dims; None rolls the flattened batch.
+            inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
             >>> import torch
@@ -469,15 +516,18 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(3)}, [3]).roll(1, 0)["x"]
             tensor([2, 0, 1])
         """
-        return _roll(self, shifts, dims)
+        return _settled(self, _roll(self, shifts, dims), inplace)
 
-    def repeat_interleave(self, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Self:
+    def repeat_interleave(
+        self, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
+    ) -> Self:
         """Return each row repeated, next to itself.
 
         Args:
             repeats: how often, a number or a tensor with one number a row.
             dim: the batch dim; None flattens the batch first.
             output_size: the size of the result along the dim, when it is known.
+            inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
             >>> import torch
@@ -486,17 +536,19 @@ class Shape(Facts):
             tensor([0, 0, 1, 1])
         """
         if dim is None or (not self.ndim and dim in (0, -1)):
-            return self.flatten().repeat_interleave(repeats, 0, output_size=output_size)
+            return _settled(self, self.flatten().repeat_interleave(repeats, 0, output_size=output_size), inplace)
         size = self._meta.batch[dims.wrap(dim, self.ndim)]
         times = repeats if isinstance(repeats, Tensor) else torch.tensor(repeats)
         rows = torch.arange(size).repeat_interleave(times.to("cpu"), 0, output_size=output_size)
-        return self.index_select(dim, rows if self._meta.device is None else rows.to(self._meta.device))
+        made = self.index_select(dim, rows if self._meta.device is None else rows.to(self._meta.device))
+        return _settled(self, made, inplace)
 
-    def repeat(self, *repeats: Any) -> Self:
+    def repeat(self, *repeats: Any, inplace: bool = False) -> Self:
         """Return the rows repeated along each batch dim.
 
         Args:
             *repeats: how often, one number for each batch dim.
+            inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
             >>> import torch
@@ -508,7 +560,8 @@ class Shape(Facts):
         if len(times) != n:
             raise ValueError(f"expected one number for each of the {n} batch dims, got {list(times)}")
         out = tuple(size * by for size, by in zip(batch, times, strict=True))
-        return self._resize(lambda v: v.repeat((*times, *(1,) * (v.ndim - n))), out, self._meta.names)
+        made = self._resize(lambda v: v.repeat((*times, *(1,) * (v.ndim - n))), out, self._meta.names)
+        return _settled(self, made, inplace)
 
     def atleast_1d(self) -> Self:
         """Return a view with at least one batch dim; new ones have size one.
@@ -595,11 +648,12 @@ class Shape(Facts):
             wide = wide.unsqueeze(0)
         return wide.repeat(*times)
 
-    def masked_select(self, mask: Tensor) -> Self:
+    def masked_select(self, mask: Tensor, *, inplace: bool = False) -> Self:
         """Return the rows of a mask, along one dim in place of the dims of the mask.
 
         Args:
             mask: a bool tensor over the leading batch dims.
+            inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
             >>> import torch
@@ -607,14 +661,16 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["x"]
             tensor([0, 2])
         """
-        return self[mask]
+        return _settled(self, self[mask], inplace)
 
-    def pad(self, pad_size: Sequence[int], value: float = 0.0) -> Self:
+    def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
         """Return the rows with padding before and after them along batch dims.
 
         Args:
             pad_size: the rows before and after, a pair for each batch dim from the first.
             value: the number to pad with.
+            inplace: put the result in the place of my own values and batch size, and return self.
+            safe: kept for programs that pass it; the sizes are checked in any case.
 
         Raises:
             RuntimeError: if there are more pairs than batch dims, or half a pair.
@@ -625,7 +681,17 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.ones(2)}, [2]).pad([0, 1], value=9.0)["x"]
             tensor([1., 1., 9.])
         """
-        return _padded(self, pad_size, value)
+        return _settled(self, _padded(self, pad_size, value), inplace)
+
+    def _take(self, made: Any) -> None:
+        """Take the values and the batch of a result of mine; nested nodes stay the objects that they are."""
+        self._stamp(made._meta)
+        for key, child in made._raw_pairs():
+            mine = self._get(key)
+            if isinstance(child, Shape) and type(mine) is type(child) and not child._is_non_tensor:
+                mine._take(child)
+            else:
+                self._set(key, child)
 
     def to_lazystack(self, dim: int = 0) -> Any:
         """Return a lazy stack of the rows along a batch dim, which are views.
@@ -661,8 +727,24 @@ class Shape(Facts):
         return self.split([len(part) for part in parts], d)
 
 
-def _sizes(args: Sequence[Any]) -> tuple[int, ...]:
-    return dims.sizes(args)
+def _settled(self: F, made: F, inplace: bool) -> F:
+    """Return a result, or with ``inplace`` me after I took its values and its batch."""
+    if not inplace:
+        return made
+    _need_open(self)
+    self._take(made)
+    return self
+
+
+def _need_open(node: Any) -> None:
+    node._gate("change values and batch size in place")
+    for below in node._nodes():
+        _need_open(below)
+
+
+def _sizes(args: Sequence[Any], *named: Any) -> tuple[int, ...]:
+    """Return sizes or dims given one by one, as one sequence, or under one of several names."""
+    return dims.sizes(args or [value for value in named if value is not None])
 
 
 def _permute(self: S, order: Sequence[int]) -> S:
@@ -769,7 +851,8 @@ def _has_batch(value: Any, batch: Batch) -> bool:
 
 
 register(
-    *"unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten unflatten".split(),
+    *"unsqueeze squeeze permute transpose swapaxes swapdims movedim moveaxis reshape flatten".split(),
     *"broadcast_to unbind split chunk tensor_split narrow index_select gather masked_select numel".split(),
     *"flip fliplr flipud roll rot90 tile repeat_interleave atleast_1d atleast_2d atleast_3d".split(),
 )
+implements(torch.unflatten)(lambda node, dim, sizes: node.unflatten(dim, sizes))

@@ -18,6 +18,7 @@ from tensordict.core.locks import leads_back
 from tensordict.keys import unravel_key, unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.keyed import Keyed, enter
+from tensordict.ops.pack import PackLayout, packed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -448,6 +449,28 @@ class Structure(Keyed):
             torch.Size([2, 2])
         """
         return torch.stack(list(self.values(True, True, sort=bool(sorted))), dim, out=out)
+
+    def pack(self, dim: int = -1, *, layout: PackLayout | None = None) -> tuple[Tensor, PackLayout]:
+        """Return all leaves side by side in one tensor, and the layout whose `unpack` makes a tensordict of it again.
+
+        Args:
+            dim: where the dim of the columns stands among the batch dims.
+            layout: the layout to follow; by default, leaves are in alphabetical order of their keys.
+
+        Raises:
+            TypeError: if there are non-tensors, or leaves of different dtypes.
+            KeyError: if the keys are not those of the layout.
+            ValueError: if the shapes or the dim are not.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.zeros(4, 2), "n": {"y": torch.ones(4)}}, [4])
+            >>> flat, layout = td.pack()
+            >>> flat.shape, (layout.unpack(flat) == td).all()
+            (torch.Size([4, 3]), True)
+        """
+        return packed(self, dim, layout)
 
     # ---- non-tensors
 

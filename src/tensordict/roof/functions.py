@@ -12,6 +12,7 @@ from tensordict import errors
 from tensordict.aliases import DeviceLike, NestedKey, SizeLike
 from tensordict.core import walk
 from tensordict.core.core import Core
+from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.collection import TensorCollection
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.nontensor import NonTensor
@@ -24,12 +25,26 @@ KEY_SEPARATOR = "."
 """What joins the parts of a nested key where it must be one string."""
 
 from_any = TensorDict.from_any
-from_dict = TensorDict.from_dict
 from_namedtuple = TensorDict.from_namedtuple
 from_tuple = TensorDict.from_tuple
 from_pytree = TensorDict.from_pytree
 fromkeys = TensorDict.fromkeys
 load_memmap = TensorDict.load_memmap
+
+
+def from_dict(d: Mapping[Any, Any], **options: Any) -> TensorDict:
+    """Return a tensordict of a mapping.
+
+    Args:
+        d: keys to values; nested mappings become nested tensordicts.
+        **options: as for `TensorDict.from_dict`.
+
+    Examples:
+        >>> from tensordict import from_dict
+        >>> from_dict({"a": {"b": 1}})["a", "b"]
+        tensor(1)
+    """
+    return TensorDict.from_dict(d, **options)
 
 
 def make_tensordict(
@@ -131,13 +146,15 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     return stack([td.contiguous() for td in td_list], dim)
 
 
-def pad(tensordict: C, pad_size: Sequence[int], value: float = 0.0) -> C:
+def pad(tensordict: C, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> C:
     """Return the rows with padding before and after them along batch dims.
 
     Args:
         tensordict: the tensordict.
         pad_size: the rows before and after, a pair for each batch dim from the first.
         value: the number to pad with.
+        inplace: put the result in the place of the values of the tensordict, and return it.
+        safe: kept for programs that pass it; the sizes are checked in any case.
 
     Examples:
         >>> import torch
@@ -145,7 +162,7 @@ def pad(tensordict: C, pad_size: Sequence[int], value: float = 0.0) -> C:
         >>> pad(TensorDict({"x": torch.ones(2)}, [2]), [1, 0])["x"]
         tensor([0., 1., 1.])
     """
-    return tensordict.pad(pad_size, value)
+    return tensordict.pad(pad_size, value, inplace, safe)
 
 
 def pad_sequence(
@@ -279,6 +296,69 @@ def is_non_tensor(data: Any) -> bool:
     return issubclass(data if isinstance(data, type) else type(data), NonTensor)
 
 
+def is_bool(*args: Any) -> bool:
+    """Tell whether all leaves of all arguments are bools.
+
+    Args:
+        *args: tensors and tensordicts.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, is_bool
+        >>> is_bool(TensorDict({"x": True}), torch.tensor(False))
+        True
+    """
+    return _all_dtypes(args, lambda dtype: dtype is torch.bool)
+
+
+def is_floating(*args: Any) -> bool:
+    """Tell whether all leaves of all arguments are real floating-point numbers; arguments as for `is_bool`.
+
+    Examples:
+        >>> from tensordict import TensorDict, is_floating
+        >>> is_floating(TensorDict({"x": 1.0})), is_floating(TensorDict({"x": 1j}))
+        (True, False)
+    """
+    return _all_dtypes(args, lambda dtype: dtype.is_floating_point)
+
+
+def is_inexact(*args: Any) -> bool:
+    """Tell whether all leaves of all arguments are floating-point or complex numbers; arguments as for `is_bool`.
+
+    Examples:
+        >>> from tensordict import TensorDict, is_inexact
+        >>> is_inexact(TensorDict({"x": 1.0, "y": 1j})), is_inexact(TensorDict({"x": 1}))
+        (True, False)
+    """
+    return _all_dtypes(args, _inexact)
+
+
+def is_integer(*args: Any) -> bool:
+    """Tell whether all leaves of all arguments are integers, bools excluded; arguments as for `is_bool`.
+
+    Examples:
+        >>> from tensordict import TensorDict, is_integer
+        >>> is_integer(TensorDict({"x": 1})), is_integer(TensorDict({"x": True}))
+        (True, False)
+    """
+    return _all_dtypes(args, lambda dtype: dtype is not torch.bool and not _inexact(dtype))
+
+
+def _inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _all_dtypes(args: Sequence[Any], test: Callable[[torch.dtype], bool]) -> bool:
+    wrong = [arg for arg in args if not isinstance(arg, (Tensor, Core))]
+    if wrong or not args:
+        raise TypeError(f"expected tensors or tensordicts, got {wrong[0]!r}" if args else "expected tensors, got none")
+
+    def holds(v: Any) -> bool:
+        return bool(v._fold(holds, all)) if isinstance(v, Core) else test(v.dtype)
+
+    return all(map(holds, args))
+
+
 def assert_close(
     actual: Any,
     expected: Any,
@@ -287,6 +367,7 @@ def assert_close(
     equal_nan: bool = True,
     intersection: bool = False,
     msg: str = "",
+    prefix: tuple[str, ...] = (),
 ) -> bool:
     """Raise unless two tensordicts have the same keys and close values.
 
@@ -298,6 +379,7 @@ def assert_close(
         equal_nan: two not-a-numbers are equal.
         intersection: compare the keys that both have only.
         msg: put before the message.
+        prefix: put before each key in the message.
 
     Returns:
         True.
@@ -323,7 +405,8 @@ def assert_close(
         try:
             torch.testing.assert_close(one, two, rtol=rtol, atol=atol, equal_nan=equal_nan)
         except AssertionError as error:
-            raise AssertionError(f"{msg}values at key {key!r} are not close: {error}") from None
+            shown = (*prefix, *unravel_key_to_tuple(key)) if prefix else key
+            raise AssertionError(f"{msg}values at key {shown!r} are not close: {error}") from None
     return True
 
 
