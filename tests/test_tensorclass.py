@@ -196,7 +196,7 @@ def test_unknown_fields_and_attributes_are_errors() -> None:
 
 @pytest.mark.parametrize("word", ["keys", "mean", "batch_size", "device", "map", "clone"])
 def test_a_field_named_like_a_word_is_refused(word: str) -> None:
-    with pytest.raises(TypeError, match=word):
+    with pytest.raises(AttributeError, match=word):
         type("Bad", (TensorClass,), {"__annotations__": {word: Tensor}})
 
 

@@ -8,6 +8,7 @@ from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.kinds.typed import TypedTensorDict
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.parallel import WorkerError
@@ -45,7 +46,7 @@ from tensordict.settings import (
     set_lazy_legacy,
     set_list_to_stack,
 )
-from tensordict.tensorclass import TensorClass, is_tensorclass, tensorclass
+from tensordict.tensorclass import TensorClass, from_dataclass, is_tensorclass, tensorclass
 
 __all__ = [
     "KEY_SEPARATOR",
@@ -59,6 +60,7 @@ __all__ = [
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",
+    "TypedTensorDict",
     "WorkerError",
     "__version__",
     "assert_allclose_td",
@@ -69,6 +71,7 @@ __all__ = [
     "default_is_leaf",
     "dense_stack_tds",
     "from_any",
+    "from_dataclass",
     "from_dict",
     "from_namedtuple",
     "from_pytree",
