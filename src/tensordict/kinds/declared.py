@@ -25,6 +25,7 @@ from typing_extensions import get_type_hints
 from tensordict import errors
 from tensordict.aliases import NestedKey
 from tensordict.core.core import Core
+from tensordict.indexing import Plan
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.facade import Facade
 from tensordict.ops.cast import Cast
@@ -105,7 +106,7 @@ def _constructor(init: Callable[..., None]) -> Callable[..., None]:
         said = {name: kwargs.pop(name) for name in (*_SAID, "lock") if name in kwargs and name not in own}
         lock = said.pop("lock", False)
         object.__setattr__(self, "_inner", self._inside(self._dense_kind({}, **said)))
-        init(self, *args, **kwargs)
+        init(_Filler(self) if self._options.frozen else self, *args, **kwargs)
         if lock:
             self.lock_()
 
@@ -115,6 +116,19 @@ def _constructor(init: Callable[..., None]) -> Callable[..., None]:
     more = [p for p in more if p.name not in found.parameters]
     made.__signature__ = found.replace(parameters=[*found.parameters.values(), *more])
     return made  # type: ignore[no-any-return]
+
+
+class _Filler:
+    """What the constructor of a frozen class writes to: its fields, past the refusal."""
+
+    def __init__(self, node: Any) -> None:
+        object.__setattr__(self, "_node", node)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self._node, name, value)
 
 
 def _own_constructor(init: Callable[..., None]) -> Callable[..., None]:
@@ -191,11 +205,11 @@ class Declared(Facade):
         self._require_fields([key])
         kind, inner = self._shows, self._inner
         if kind._options.autocast or kind._strict:
-            value = _cast(kind, key, value)
+            value = as_annotated(kind, key, value)
         if not isinstance(value, (Tensor, Core)) and self._is_object(key, value, objects):
             return inner._non_tensor_kind(value, inner._meta.batch, inner._meta.device)
         child = inner._door(key, value)
-        if (kind._strict or kind._options.tensor_only) and not _fits(kind, key, child):
+        if (kind._strict or kind._options.tensor_only) and not fits(kind, key, child):
             raise TypeError(
                 f"cannot set field {key!r} of {kind.__name__}: expected {kind._fields[key].type!r}, got {value!r}"
             )
@@ -250,6 +264,18 @@ class Declared(Facade):
         """
         self._require_fields(unravel_key_to_tuple(new_key)[:1])
         return super().rename_key_(old_key, new_key, safe)
+
+    def _write(self, plan: Plan, value: Any) -> None:
+        self._admit_fields(value)
+        super()._write(plan, value)
+
+    def _admit(self, plan: Plan, value: Any) -> None:
+        self._admit_fields(value)
+        super()._admit(plan, value)
+
+    def _admit_fields(self, value: Any) -> None:
+        if isinstance(value, Core):
+            self._require_fields(value._keys())
 
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         before = set(self._inner._keys())
@@ -418,16 +444,11 @@ def prepare(cls: Any, kw_only: bool) -> None:
     _name_fields(cls, annotations)
     if own is not None:
         del cls.__init__
-    dataclasses.dataclass(repr=False, eq=False, kw_only=kw_only, frozen=cls._options.frozen)(cls)
-    if cls._options.frozen:  # ours knows that a word may write what a user may not
-        del cls.__setattr__, cls.__delattr__
+    _write_fields(cls, kw_only)
     cls._fields = {field.name: field for field in dataclasses.fields(cls)}
     _take_constructor(cls, own)
-    wrong = [name for name in cls._fields if not all(map(_is_tensors, members.__wrapped__(cls, name)))]
-    if cls._options.tensor_only and wrong:
-        raise TypeError(
-            f"{cls.__name__} is tensor_only: its fields {wrong} are not annotated as tensors or collections"
-        )
+    if cls._options.tensor_only:
+        _need_tensors(cls)
     for name in cls._fields:
         if name in annotations or not any(isinstance(vars(base).get(name), _Field) for base in cls.__mro__):
             setattr(cls, name, _field(name))
@@ -437,6 +458,19 @@ def prepare(cls: Any, kw_only: bool) -> None:
         _filter_casts(cls, cls._options.cast_filter)
     if cls._options.shadow:
         _send_words(cls)
+
+
+def _write_fields(cls: Any, kw_only: bool) -> None:
+    """Let `dataclasses` do what it does, and undo what does not fit a tensor collection."""
+    plain = [base for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
+    frozen = any(base.__dataclass_params__.frozen for base in plain)  # those that `dataclasses` made frozen
+    dataclasses.dataclass(repr=False, eq=False, kw_only=kw_only, frozen=frozen)(cls)
+    if frozen:  # ours knows that a word may write what a user may not
+        cls._options = cls._options._replace(frozen=True)
+        del cls.__setattr__, cls.__delattr__
+    for name in ("__repr__", "__eq__", "__setattr__", "__delattr__"):
+        if any(getattr(cls, name) is vars(base).get(name) for base in plain if not issubclass(base, Declared)):
+            setattr(cls, name, getattr(Declared, name))  # what it wrote for a plain one knows nothing of a batch size
 
 
 def _take_constructor(cls: Any, own: Any) -> None:
@@ -490,8 +524,8 @@ def _filter_casts(cls: Any, keep: Callable[[Any, Tensor], Any]) -> None:
 
 
 @functools.cache
-def members(kind: Any, name: str) -> tuple[Any, ...]:
-    """Return the types that a field may have, None aside; nothing where an annotation cannot be read."""
+def annotated(kind: Any, name: str) -> tuple[Any, ...]:
+    """Return the types that a field may have; nothing where its annotation cannot be read."""
     hint = kind._fields[name].type
     owner = next((base for base in kind.__mro__ if name in vars(base).get("__annotations__", ())), kind)
     space = {**vars(sys.modules.get(owner.__module__, types)), owner.__name__: owner}
@@ -501,11 +535,24 @@ def members(kind: Any, name: str) -> tuple[Any, ...]:
         return ()
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     parts = typing.get_args(hint) if union else (hint,)
-    return tuple(typing.get_origin(part) or part for part in parts if part is not type(None))
+    return tuple(typing.get_origin(part) or part for part in parts)
+
+
+def members(kind: Any, name: str) -> tuple[Any, ...]:
+    """Return the types that a field may have, None aside."""
+    return tuple(part for part in annotated(kind, name) if part is not type(None))
 
 
 def _is_tensors(part: Any) -> bool:
-    return isinstance(part, type) and issubclass(part, (Tensor, Core))
+    return isinstance(part, type) and (issubclass(part, (Tensor, Core)) or type(part) is type(torch.LongTensor))
+
+
+def _need_tensors(cls: Any) -> None:
+    """Raise for fields that may hold something else than tensors and tensor collections."""
+    wrong = [name for name in cls._fields if not all(map(_is_tensors, members(cls, name)))]
+    annotated.cache_clear()  # a class that an annotation names may come later
+    if wrong:
+        raise TypeError(f"{cls.__name__} is tensor_only: its fields {wrong} are annotated as something else")
 
 
 def _of_tensors(kind: Any, name: str) -> bool:
@@ -514,17 +561,17 @@ def _of_tensors(kind: Any, name: str) -> bool:
     return any(map(_is_tensors, found)) if found else "Tensor" in str(kind._fields[name].type)
 
 
-def _fits(kind: Any, name: str, child: Any) -> bool:
+def fits(kind: Any, name: str, child: Any) -> bool:
     """Tell whether a child is a tensor, a node or a non-tensor where its field is annotated as nothing else."""
     found = members(kind, name)
     if not found or not all(map(_is_tensors, found)):
         return True
     if isinstance(child, Tensor):
-        return any(issubclass(part, Tensor) for part in found)
+        return not all(issubclass(part, Core) for part in found)
     return any(issubclass(part, Core) and part._is_non_tensor == child._is_non_tensor for part in found)
 
 
-def _cast(kind: Any, name: str, value: Any) -> Any:
+def as_annotated(kind: Any, name: str, value: Any) -> Any:
     """Return a value as the one type that its field is annotated with."""
     found = members(kind, name)
     to = found[0] if len(found) == 1 else None
@@ -590,8 +637,6 @@ class Held(Declared):
 
     def _given(self) -> Any:
         return self._shows._around(self)
-
-    _seen = _given
 
     @property
     def _is_typed(self) -> bool:  # type: ignore[override]

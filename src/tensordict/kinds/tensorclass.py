@@ -99,10 +99,8 @@ class TensorClass(Dataclass):
             >>> Sample.from_tensordict(TensorDict({"image": torch.zeros(2)}, [2])).batch_size
             torch.Size([2])
         """
-        extra = set(tensordict._keys()) - set(cls._fields)
-        if extra:
-            raise KeyError(f"{cls.__name__} has no fields {sorted(extra)}; its fields are {list(cls._fields)}")
         node = cls._around(tensordict)
+        node._require_fields(tensordict._keys())
         for name, value in (non_tensordict or {}).items():
             node._store_field(name, value)
         node._begin()
@@ -111,7 +109,7 @@ class TensorClass(Dataclass):
     def _begin(self) -> None:
         """Run `__post_init__` on values that came from outside, not through the constructor."""
         if hasattr(self, "__post_init__"):
-            fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+            fields = getattr(type(self), "__dataclass_fields__", {})
             later = [f for f in fields.values() if f._field_type is dataclasses._FIELD_INITVAR]  # type: ignore[attr-defined]
             self.__post_init__(*(f.default for f in later))
 
@@ -190,7 +188,6 @@ def _made(plain: Any, kw_only: bool, options: dict[str, Any]) -> Any:
     body = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
     body |= {"__annotations__": dict(names), **{name: own[name] for name in names if name in own}}
     if dataclasses.is_dataclass(plain):  # what it generated knows nothing of a batch size
-        body |= {name: getattr(TensorClass, name) for name in ("__repr__", "__eq__")}
         body |= {f.name: f for f in dataclasses.fields(plain) if f.name in names}
     elif "__init__" in own:
         body["__init__"] = own["__init__"]
@@ -265,6 +262,8 @@ def from_dataclass(
     if isinstance(obj, type):
         return _of_dataclass(obj, options)
     kind = _of_dataclass(type(obj), options) if dest_cls is None else dest_cls
+    if not is_tensorclass(kind):
+        raise TypeError(f"dest_cls must be a tensorclass, got {dest_cls!r}")
     node = kind._around(kind._dense_kind({}, batch_size, device))
     for field in dataclasses.fields(obj):
         value = getattr(obj, field.name)

@@ -11,7 +11,7 @@ from typing_extensions import dataclass_transform
 
 from tensordict.core.core import Core
 from tensordict.kinds.collection import TensorDictBase
-from tensordict.kinds.declared import Declared
+from tensordict.kinds.declared import Declared, annotated, as_annotated, fits
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,6 +55,7 @@ class TypedTensorDict(Schema, TensorDictBase):
         names: DimNames = dataclasses.field(default=DimNames())  # type: ignore[override]
         lock: dataclasses.InitVar[bool] = dataclasses.field(default=False)
 
+    _is_typed = False  # it joins tensordicts that have its keys
     _strict = True
     __required_keys__: ClassVar[frozenset[str]] = frozenset()
     __optional_keys__: ClassVar[frozenset[str]] = frozenset()
@@ -81,14 +82,15 @@ class TypedTensorDict(Schema, TensorDictBase):
         return (), {**said, **dict(source._raw_pairs()), **kwargs}
 
     def _store_field(self, name: str, value: Any) -> None:
-        if value is None and name in self._shows.__required_keys__:
+        needed = name in self._shows.__required_keys__ and type(None) not in annotated(self._shows, name)
+        if value is None and needed:
             raise TypeError(f"{self._shows.__name__} requires a value for the key {name!r}, got None")
         super()._store_field(name, value)
 
     def _field_value(self, name: str) -> Any:
         if name not in self._inner._keys():
             raise AttributeError(f"{type(self).__name__} declares the key {name!r}, which has no value here")
-        return super()._field_value(name)
+        return as_annotated(self._shows, name, super()._field_value(name))
 
     @classmethod
     def from_tensordict(cls, td: Any, *, check: bool = True) -> Self:
@@ -117,5 +119,6 @@ class TypedTensorDict(Schema, TensorDictBase):
             if missing:
                 raise TypeError(f"{cls.__name__} requires values for the keys {missing}, the tensordict has none")
             for key, child in td._looks():
-                node._door(key, child)
+                if not fits(cls, key, as_annotated(cls, key, child)):
+                    raise TypeError(f"{cls.__name__} expects a {cls._fields[key].type!r} at key {key!r}, got {child!r}")
         return node
