@@ -19,7 +19,15 @@ import torch
 import tensordict
 import tensordict.base
 import tensordict.utils
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, lazy_stack
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorClass,
+    TensorDict,
+    TypedTensorDict,
+    lazy_stack,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -42,6 +50,7 @@ erf() erf_() erfc() erfc_() exclude(inplace) exp() exp_() expand() expand_as(oth
 filter_empty_() filter_non_tensor_data() flatten(start_dim,end_dim) flatten_keys(separator,inplace,is_leaf) flip(dims)
 fliplr() flipud() float(cast_filter) float16(cast_filter) float32(cast_filter) float64(cast_filter) floor() floor_()
 frac() frac_() from_any(obj,auto_batch_size,batch_dims,device,batch_size)
+from_dataclass(dataclass,dest_cls,auto_batch_size,batch_dims,as_tensorclass,device,batch_size)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_dict_instance(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_list(input,auto_batch_size,batch_size,device,batch_dims,names,lazy)
@@ -100,18 +109,22 @@ var(dim,keepdim,reduce) view(size,batch_size) where(condition,other,out,pad) zer
 LAZY = """
 append(tensordict) extend(tensordict) insert(index,tensordict) tensordicts
 """
+DECLARED = """
+fields() from_tensordict(td,check)
+"""
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
 """
 FUNCTIONS = """
 KEY_SEPARATOR LazyStackedTensorDict(stack_dim,batch_size,device,names,stack_dim_name)
 MemoryMappedTensor(source,dtype,shape,filename) NO_DEFAULT NestedKey NonTensorData(data,batch_size,device,names)
-NonTensorStack(stack_dim) TensorClass() TensorCollection()
+NonTensorStack(stack_dim) TensorClass() TensorCollection() TypedTensorDict()
 TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() WorkerError __version__
 assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg)
 assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg) capture_non_tensor_stack() cat(input,dim,out)
 collate(batch,pad_keys,nested_keys,mask_key) default_is_leaf(kind) dense_stack_tds(td_list,dim)
 from_any(obj,auto_batch_size,batch_dims,device,batch_size)
+from_dataclass(obj,dest_cls,auto_batch_size,batch_dims,batch_size,frozen,autocast,nocast,inplace,shadow,tensor_only,device)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
 from_pytree(pytree,batch_size,auto_batch_size,batch_dims) from_tuple(obj,auto_batch_size,batch_dims,device,batch_size)
@@ -122,7 +135,9 @@ make_tensordict(input_dict,batch_size,device,auto_batch_size) maybe_dense_stack(
 merge_tensordicts(callback_exist) pad(tensordict,pad_size,value)
 pad_sequence(list_of_tensordicts,pad_dim,padding_value,out,return_mask,padding_side)
 set_capture_non_tensor_stack(mode) set_get_defaults_to_none(mode) set_lazy_legacy(mode) set_list_to_stack(mode)
-stack(input,dim,out) tensorclass(cls,frozen,nocast,autocast) unpad_sequence(padded,mask,pad_dim) unravel_key(key)
+stack(input,dim,out)
+tensorclass(cls,autocast,frozen,nocast,shadow,tensor_only,skip_post_init_on_rebuild,cast_filter,kw_only)
+unpad_sequence(padded,mask,pad_dim) unravel_key(key)
 unravel_key_list(keys) unravel_key_to_tuple(key)
 """
 
@@ -147,6 +162,7 @@ KINDS: list[tuple[type, str]] = [
     (TensorDict, WORDS),
     (LazyStackedTensorDict, WORDS + LAZY),
     (TensorClass, WORDS + TYPED),
+    (TypedTensorDict, WORDS + DECLARED),
     (NonTensorData, WORDS),
     (NonTensorStack, WORDS),
 ]

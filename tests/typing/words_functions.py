@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import make_dataclass
 from typing import Any
 
 from torch import Tensor
@@ -22,6 +23,7 @@ from tensordict import (
     TensorCollection,
     TensorDict,
     TensorDictBase,
+    TypedTensorDict,
     WorkerError,
     __version__,
     assert_allclose_td,
@@ -32,6 +34,7 @@ from tensordict import (
     default_is_leaf,
     dense_stack_tds,
     from_any,
+    from_dataclass,
     from_dict,
     from_namedtuple,
     from_pytree,
@@ -65,6 +68,7 @@ from tensordict import (
 )
 
 Point = namedtuple("Point", "x")
+Row = make_dataclass("Row", ["x"])
 
 
 class Sample:
@@ -79,6 +83,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(NonTensorData("a"), NonTensorData)
     assert_type(NonTensorStack("a", "b"), NonTensorStack)
     assert_type(isinstance(td, TensorClass), bool)
+    assert_type(isinstance(td, TypedTensorDict), bool)
     assert_type(isinstance(td, TensorCollection), bool)
     assert_type(TensorDict({"x": 1}), TensorDict)
     assert_type(isinstance(td, TensorDictBase), bool)
@@ -92,6 +97,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(default_is_leaf(Tensor), bool)
     assert_type(dense_stack_tds([td, td], 0), Any)
     assert_type(from_any({"x": 1}), Any)
+    assert_type(from_dataclass(Row(1)), Any)
     assert_type(from_dict({"x": 1}), TensorDict)
     assert_type(from_namedtuple(Point(1)), TensorDict)
     assert_type(from_pytree([1]), Any)

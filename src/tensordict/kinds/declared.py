@@ -12,7 +12,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -99,19 +99,23 @@ def _field(name: str) -> _Field:
 
 def _constructor(init: Callable[..., None]) -> Callable[..., None]:
     """Return a constructor that makes the node inside, and has the one that `dataclasses` wrote fill it."""
+    found = inspect.signature(init)
+    known = frozenset(found.parameters)
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         args, kwargs = self._bound(args, kwargs)
         own = self._fields
         said = {name: kwargs.pop(name) for name in (*_SAID, "lock") if name in kwargs and name not in own}
         lock = said.pop("lock", False)
+        if not known.issuperset(kwargs):
+            shown = ", ".join(repr(name) for name in kwargs if name not in known)
+            raise TypeError(f"{type(self).__name__} has no field {shown}; its fields are {list(own)}")
         object.__setattr__(self, "_inner", self._inside(self._dense_kind({}, **said)))
         init(_Filler(self) if self._options.frozen else self, *args, **kwargs)
         if lock:
             self.lock_()
 
     made: Any = functools.update_wrapper(__init__, init)
-    found = inspect.signature(init)
     more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*_SAID, "lock")]
     more = [p for p in more if p.name not in found.parameters]
     made.__signature__ = found.replace(parameters=[*found.parameters.values(), *more])
@@ -299,6 +303,11 @@ class Declared(Facade):
 
     # ---- facade
 
+    if TYPE_CHECKING:
+
+        @classmethod
+        def from_tensordict(cls, td: Any) -> Self: ...
+
     @classmethod
     def _of_parts(cls, parts: Any, shown: Any) -> Any:
         (inner,) = parts
@@ -397,7 +406,7 @@ class Declared(Facade):
         return self._inner._untyped()
 
     def _brief(self, depth: int, level: int) -> str:
-        return self._shows.__name__ + super()._brief(depth, level)
+        return f"{self._shows.__name__}" + super()._brief(depth, level)
 
     def _peek(self, key: str) -> Any:
         return self._inner._peek(key) if key in self._inner._keys() else None
@@ -424,8 +433,8 @@ def chosen(cls: Any, options: dict[str, Any]) -> Options:
     return found
 
 
-@functools.cache
 def _flagged(cls: Any, names: tuple[Any, ...]) -> Any:
+    """Return a class below a class, with options."""
     wrong = [name for name in names if name not in FLAGS]
     if wrong:
         raise TypeError(
@@ -589,7 +598,7 @@ def as_annotated(kind: Any, name: str, value: Any) -> Any:
             return _as_declared(to, value)
         if not kind._options.autocast or issubclass(to, Core) or isinstance(value, Core):
             return value
-        return torch.as_tensor(value) if issubclass(to, Tensor) else to(value)
+        return torch.as_tensor(value) if issubclass(to, Tensor) else to(value)  # type: ignore[call-arg]
     except (ValueError, TypeError, RuntimeError) as error:
         raise TypeError(
             f"cannot make the value of field {name!r} of {kind.__name__} a {to.__name__}, got {value!r}: {error}"
@@ -664,7 +673,7 @@ def _send_words(cls: Any) -> None:
             setattr(cls, name, property(functools.partial(_sent_property, name), found.fset, None, found.__doc__))
 
     def torch_function(cls: Any, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _given(func(*_hidden(args), **(kwargs or {})))
+        return _given(func(*_hidden(args), **{key: _hidden(value) for key, value in (kwargs or {}).items()}))
 
     cls.__torch_function__ = classmethod(torch_function)
 
@@ -690,17 +699,20 @@ def _hidden(value: Any) -> Any:
 
 
 def _given(value: Any) -> Any:
-    """Return the instance that a node stands for, also in a list or tuple of them."""
+    """Return the instance that a node stands for, also in a list, tuple or iterator of them."""
+    if isinstance(value, Iterator):
+        return map(_given, value)
     if isinstance(value, (list, tuple)):
         return _again(value, _given)
     return value._given() if isinstance(value, Held) else value
 
 
 def _again(values: Any, call: Callable[[Any], Any]) -> Any:
+    kind: Any = type(values)
     parts = [call(value) for value in values]
     if all(part is value for part, value in zip(parts, values)):
         return values
-    return type(values)(*parts) if hasattr(values, "_fields") else type(values)(parts)
+    return kind(*parts) if hasattr(values, "_fields") else kind(parts)
 
 
 LOADERS["tensorclass"] = Declared._open

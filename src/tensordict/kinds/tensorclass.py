@@ -166,9 +166,8 @@ def tensorclass(
         >>> Sample(image=torch.zeros(4, 8), batch_size=[4])[0].image.shape
         torch.Size([8])
     """
-    said = dict(autocast=autocast, frozen=frozen, nocast=nocast, shadow=shadow, tensor_only=tensor_only)
-    said |= dict(skip_post_init_on_rebuild=skip_post_init_on_rebuild, cast_filter=cast_filter)
-    options = {name: value for name, value in said.items() if value}
+    said = Options(frozen, nocast, autocast, shadow, tensor_only, skip_post_init_on_rebuild, cast_filter)
+    options = {name: value for name, value in said._asdict().items() if value}
     if cls is None:
         return functools.partial(_made, kw_only=kw_only, options=options)
     return _made(cls, kw_only, options)
@@ -185,9 +184,10 @@ def _made(plain: Any, kw_only: bool, options: dict[str, Any]) -> Any:
         return plain
     names = inspect.get_annotations(plain)
     own = vars(plain)
-    body = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
-    body |= {"__annotations__": dict(names), **{name: own[name] for name in names if name in own}}
-    if dataclasses.is_dataclass(plain):  # what it generated knows nothing of a batch size
+    body: dict[str, Any] = {name: own.get(name) for name in ("__module__", "__doc__")}
+    body |= {"__qualname__": plain.__qualname__, "__annotations__": dict(names)}
+    body |= {name: own[name] for name in names if name in own}
+    if dataclasses.is_dataclass(plain):
         body |= {f.name: f for f in dataclasses.fields(plain) if f.name in names}
     elif "__init__" in own:
         body["__init__"] = own["__init__"]

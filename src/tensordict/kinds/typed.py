@@ -50,10 +50,10 @@ class TypedTensorDict(Schema, TensorDictBase):
     """
 
     if TYPE_CHECKING:  # arguments of every constructor, beside the keys
-        batch_size: Size = dataclasses.field(default=Size())  # type: ignore[override]
-        device: Device = dataclasses.field(default=Device())
-        names: DimNames = dataclasses.field(default=DimNames())  # type: ignore[override]
-        lock: dataclasses.InitVar[bool] = dataclasses.field(default=False)
+        batch_size: Size = dataclasses.field(default=Size(), kw_only=True)  # type: ignore[override]
+        device: Device = dataclasses.field(default=Device(), kw_only=True)
+        names: DimNames = dataclasses.field(default=DimNames(), kw_only=True)  # type: ignore[override]
+        lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
 
     _is_typed = False  # it joins tensordicts that have its keys
     _strict = True
