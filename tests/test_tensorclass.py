@@ -614,7 +614,7 @@ def test_keywords_init_variables_and_hidden_fields() -> None:
     assert scaled.later is None
     assert "hidden" not in repr(scaled)
     assert Scaled.from_tensordict(TensorDict({"x": torch.ones(1)})).x.tolist() == [2.0]
-    assert scaled[:].x.tolist() == [3.0, 3.0]
+    assert scaled.clone().x.tolist() == [3.0, 3.0]
 
 
 def test_mutable_defaults_are_refused_and_factories_run_each_time() -> None:
@@ -691,6 +691,7 @@ class Meta(TensorClass):
     x: Tensor
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
     pair: tuple[int, int] = (1, 2)
+    tags: list[str] = dataclasses.field(default_factory=list)
     anything: Any = None
     td: TensorDict | None = None
 
@@ -699,6 +700,9 @@ def test_dicts_and_tuples_stay_objects_where_no_tensor_is_annotated() -> None:
     meta = Meta(torch.ones(3), {"a": 1}, anything={"b": torch.ones(1)}, td={"c": torch.ones(3)}, batch_size=[3])
     assert meta.info == meta[0].info == {"a": 1}
     assert meta.pair == (1, 2)
+    assert meta.tags == []
+    meta.tags = ["a", "b", "c"]
+    assert meta[1].tags == "b"
     assert meta.anything["b"].tolist() == [1.0]
     assert type(meta.td) is TensorDict
     assert meta[0].td["c"] == 1
@@ -946,7 +950,7 @@ def test_from_dataclass_takes_options_and_a_class() -> None:
     assert from_dataclass(Part([1, 2]), nocast=True).q == [1, 2]  # type: ignore[arg-type]
     assert from_dataclass(Part([1, 2]), autocast=True).q.tolist() == [1, 2]  # type: ignore[arg-type]
     assert type(from_dataclass(Part(torch.ones(1)), dest_cls=Quantity)) is Quantity
-    with pytest.raises(AttributeError, match="'note'|'x'"):
+    with pytest.raises(AttributeError, match="'x'"):
         from_dataclass(whole(), dest_cls=Quantity)
     for bad in (3, {"x": 1}, int, TensorDict({})):
         with pytest.raises(TypeError, match="dataclass"):

@@ -102,7 +102,7 @@ def check() -> None:
     assert_type(outer.scaled(2.0), Outer)
     assert_type(Outer.blank(2)[0].inner, Inner)
     assert_type(outer.clone().reshape(2, 1).inner[0].y, Tensor)
-    more = More(torch.zeros(2), Inner(torch.zeros(2)), z=torch.zeros(2), device="cpu")
+    more = More(torch.zeros(2), Inner(torch.zeros(2)), z=torch.zeros(2), device="cpu", batch_size=[2])
     assert_type(more.weight, float)
     assert_type(more[0].to("cpu"), More)
     assert_type(Loose(3).payload, Any)

@@ -229,7 +229,8 @@ class Declared(Facade):
         if options.nocast or options.autocast:
             return True
         rows = isinstance(value, Number) and bool(self._inner._meta.batch)
-        return (rows or isinstance(value, tuple)) and not _of_tensors(self._shows, key)
+        whole = isinstance(value, tuple) or (isinstance(value, list) and not value)  # an empty list has no rows
+        return (rows or whole) and not _of_tensors(self._shows, key)
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = type(self)
