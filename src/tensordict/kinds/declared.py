@@ -53,9 +53,6 @@ class Options(typing.NamedTuple):
     cast_filter: Callable[[Any, Tensor], Any] | None = None
 
 
-FLAGS = tuple(name for name in Options._fields if name != "cast_filter")
-
-
 @dataclasses.dataclass
 class _Said:
     """What every constructor takes beside the fields."""
@@ -101,15 +98,16 @@ def _constructor(init: Callable[..., None]) -> Callable[..., None]:
     """Return a constructor that makes the node inside, and has the one that `dataclasses` wrote fill it."""
     found = inspect.signature(init)
     known = frozenset(found.parameters)
+    meta = [name for name in _SAID if name not in known]
+    lockable = "lock" not in known
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         args, kwargs = self._bound(args, kwargs)
-        own = self._fields
-        said = {name: kwargs.pop(name) for name in (*_SAID, "lock") if name in kwargs and name not in own}
-        lock = said.pop("lock", False)
+        said = {name: kwargs.pop(name) for name in meta if name in kwargs}
+        lock = lockable and kwargs.pop("lock", False)
         if not known.issuperset(kwargs):
             shown = ", ".join(repr(name) for name in kwargs if name not in known)
-            raise TypeError(f"{type(self).__name__} has no field {shown}; its fields are {list(own)}")
+            raise TypeError(f"{type(self).__name__} has no field {shown}; its fields are {list(self._fields)}")
         object.__setattr__(self, "_inner", self._inside(self._dense_kind({}, **said)))
         init(_Filler(self) if self._options.frozen else self, *args, **kwargs)
         if lock:
@@ -176,7 +174,8 @@ class Declared(Facade):
     def __class_getitem__(cls, options: Any) -> Any:
         if getattr(cls, "__parameters__", ()):
             return super().__class_getitem__(options)  # type: ignore[misc]
-        return _flagged(cls, options if isinstance(options, tuple) else (options,))
+        names = map(str, options if isinstance(options, tuple) else (options,))
+        return type(cls.__name__, (cls,), {"__module__": cls.__module__}, **dict.fromkeys(names, True))
 
     @classmethod
     def _bound(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -206,8 +205,9 @@ class Declared(Facade):
 
     def _child(self, key: str, value: Any, objects: Any) -> Any:
         """Return a value as a child of mine; values of the classes in `objects` may stay what they are."""
-        self._require_fields([key])
         kind, inner = self._shows, self._inner
+        if key not in kind._fields:
+            self._require_fields([key])
         if kind._options.autocast or kind._strict:
             value = as_annotated(kind, key, value)
         if not isinstance(value, (Tensor, Core)) and self._is_object(key, value, objects):
@@ -231,6 +231,13 @@ class Declared(Facade):
         rows = isinstance(value, Number) and bool(self._inner._meta.batch)
         whole = isinstance(value, tuple) or (isinstance(value, list) and not value)  # an empty list has no rows
         return (rows or whole) and not _of_tensors(self._shows, key)
+
+    def _begin(self) -> None:
+        """Run `__post_init__` on values that came from outside, not through the constructor."""
+        if hasattr(self, "__post_init__"):
+            fields = getattr(type(self), "__dataclass_fields__", {})
+            later = [f for f in fields.values() if f._field_type is dataclasses._FIELD_INITVAR]  # type: ignore[attr-defined]
+            self.__post_init__(*(f.default for f in later))
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = type(self)
@@ -432,17 +439,6 @@ def chosen(cls: Any, options: dict[str, Any]) -> Options:
     if found.nocast and (found.autocast or found.tensor_only):
         raise TypeError(f"{cls.__name__}: nocast=True excludes autocast=True and tensor_only=True")
     return found
-
-
-def _flagged(cls: Any, names: tuple[Any, ...]) -> Any:
-    """Return a class below a class, with options."""
-    wrong = [name for name in names if name not in FLAGS]
-    if wrong:
-        raise TypeError(
-            f"{cls.__name__}[...] takes the options {list(FLAGS)}, got {wrong}; "
-            f"a class that derives from Generic too takes type parameters"
-        )
-    return type(cls.__name__, (cls,), {"__module__": cls.__module__}, **dict.fromkeys(names, True))
 
 
 def prepare(cls: Any, kw_only: bool) -> None:

@@ -106,13 +106,6 @@ class TensorClass(Dataclass):
         node._begin()
         return node
 
-    def _begin(self) -> None:
-        """Run `__post_init__` on values that came from outside, not through the constructor."""
-        if hasattr(self, "__post_init__"):
-            fields = getattr(type(self), "__dataclass_fields__", {})
-            later = [f for f in fields.values() if f._field_type is dataclasses._FIELD_INITVAR]  # type: ignore[attr-defined]
-            self.__post_init__(*(f.default for f in later))
-
 
 @overload
 def tensorclass(cls: type[T]) -> type[T]: ...

@@ -121,4 +121,5 @@ class TypedTensorDict(Schema, TensorDictBase):
             for key, child in td._looks():
                 if not fits(cls, key, as_annotated(cls, key, child)):
                     raise TypeError(f"{cls.__name__} expects a {cls._fields[key].type!r} at key {key!r}, got {child!r}")
+        node._begin()
         return node
