@@ -1059,3 +1059,32 @@ def test_a_chain_of_words_compiles() -> None:
     sample = Base(torch.arange(4.0), batch_size=[4])
     compiled = torch.compile(chain, backend="eager", fullgraph=True)
     assert compiled(sample) == chain(sample) == 2.0
+
+
+class Plainly(TensorClass):
+    x: Tensor
+    n: int = 3
+
+
+class Casting(TensorClass, autocast=True):
+    x: Tensor
+    n: int = 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Plainly(x, batch_size=[4]).replace(n=4),
+        lambda x: Casting(x, 2.0, batch_size=[4]),
+        lambda x: Frozen(x, batch_size=[4]),
+        lambda x: Shadow(x, x, x).auto_batch_size_(),
+        lambda x: Meta(x, {"a": 1}, batch_size=[4]),
+        lambda x: Base.from_tensordict(TensorDict({"x": x}, [4])),
+    ],
+)
+def test_every_kind_of_class_is_made_in_a_compiled_function(make: Any) -> None:
+    def call(x: Tensor) -> Any:
+        made = make(x)
+        return type(made), (made + 1)[1:].batch_size
+
+    assert torch.compile(call, backend="eager", fullgraph=True)(torch.arange(4.0)) == call(torch.arange(4.0))

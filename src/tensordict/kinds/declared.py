@@ -153,6 +153,7 @@ class Declared(Facade):
     """Requires: what facades do. Gives: fields, options, and the class to whatever comes out."""
 
     _fields: ClassVar[dict[str, Any]] = {}
+    _types: ClassVar[dict[str, tuple[Any, ...]]] = {}  # what fields are annotated with, as far as it can be read
     _options: ClassVar[Options] = Options()
     _own_init: ClassVar[bool] = False  # the class, or a base of it, has a constructor of its own
     _strict: ClassVar[bool] = False  # values must be what their fields are annotated with
@@ -452,6 +453,7 @@ def prepare(cls: Any, kw_only: bool) -> None:
         del cls.__init__
     _write_fields(cls, kw_only)
     cls._fields = {field.name: field for field in dataclasses.fields(cls)}
+    cls._types = {name: found for name in cls._fields if (found := _annotated(cls, name))}
     _take_constructor(cls, own)
     if cls._options.tensor_only:
         _need_tensors(cls)
@@ -528,10 +530,16 @@ def _filter_casts(cls: Any, keep: Callable[[Any, Tensor], Any]) -> None:
 
 # ---- annotations
 
+_OLD_TENSORS = type(torch.LongTensor)
 
-@functools.cache
+
 def annotated(kind: Any, name: str) -> tuple[Any, ...]:
     """Return the types that a field may have; nothing where its annotation cannot be read."""
+    found = kind._types.get(name)
+    return _annotated(kind, name) if found is None else found  # what an annotation names may be defined by now
+
+
+def _annotated(kind: Any, name: str) -> tuple[Any, ...]:
     hint = kind._fields[name].type
     owner = next((base for base in kind.__mro__ if name in vars(base).get("__annotations__", ())), kind)
     space = {**vars(sys.modules.get(owner.__module__, types)), owner.__name__: owner}
@@ -550,13 +558,12 @@ def members(kind: Any, name: str) -> tuple[Any, ...]:
 
 
 def _is_tensors(part: Any) -> bool:
-    return isinstance(part, type) and (issubclass(part, (Tensor, Core)) or type(part) is type(torch.LongTensor))
+    return isinstance(part, type) and (issubclass(part, (Tensor, Core)) or type(part) is _OLD_TENSORS)
 
 
 def _need_tensors(cls: Any) -> None:
     """Raise for fields that may hold something else than tensors and tensor collections."""
     wrong = [name for name in cls._fields if not all(map(_is_tensors, members(cls, name)))]
-    annotated.cache_clear()  # a class that an annotation names may come later
     if wrong:
         raise TypeError(f"{cls.__name__} is tensor_only: its fields {wrong} are annotated as something else")
 
