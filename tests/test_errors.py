@@ -144,7 +144,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(make: Any, name: str) -> None
         (lambda: LazyStackedTensorDict(), RuntimeError, r"at least one"),
         (lambda: LazyStackedTensorDict(TensorDict({}), stack_dim=1), IndexError, r"stack_dim 1"),
         (lambda: TensorDict.stack([]), RuntimeError, r"at least one"),
-        (lambda: Sample(1, 2, 3), TypeError, r"2 positional.*3"),
+        (lambda: Sample(1, 2, 3), TypeError, r"3 positional.*4 were given"),
         (lambda: Sample(), TypeError, r"missing.*'x'"),
         (lambda: Sample(x=1, z=2), TypeError, r"'z'.*'x', 'y'"),
         (lambda: Sample(1, x=2), TypeError, r"multiple.*'x'"),

@@ -36,9 +36,9 @@ OPTIONAL = {"fsspec", "h5py", "matplotlib", "pandas", "pyarrow", "rich", "safete
 # Files that may ask whether a value is of some kind: the door and the walk.
 MAY_ASK = {"coerce", "walk"}
 # Kinds that users derive from.
-OPEN_KINDS = {"TensorClass"}
+OPEN_KINDS = {"TensorClass", "TypedTensorDict"}
 # Bases of several kinds, never made themselves; a metaclass to say so would slow every `isinstance`.
-BASES_OF_KINDS = {"Facade", "NonTensor", "Declared"}
+BASES_OF_KINDS = {"Facade", "NonTensor", "Declared", "Dataclass", "Schema"}
 FILE_CODE, FILE_LINES, FUNCTION_CODE, COMPLEXITY, PARAMETERS = 500, 900, 40, 10, 5
 # Public names whose published signatures have more than five parameters.
 PUBLISHED_SIGNATURES = set(

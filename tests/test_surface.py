@@ -19,7 +19,15 @@ import torch
 import tensordict
 import tensordict.base
 import tensordict.utils
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, lazy_stack
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorClass,
+    TensorDict,
+    TypedTensorDict,
+    lazy_stack,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -32,18 +40,18 @@ as_tensor() asin() asin_() atan() atan_() atleast_1d() atleast_2d() atleast_3d()
 auto_batch_size_(batch_dims,keep_compliant_size) auto_device_() backward(gradient,retain_graph,create_graph,inputs)
 batch_dims batch_size bfloat16(cast_filter) bitwise_and(other,default) bool(cast_filter) broadcast_to(shape,size)
 bytes(count_duplicates) cat(input,dim,out) cat_from_tensordict(dim,sorted,out) cat_tensors(out_key,dim,keep_entries)
-ceil() ceil_() chunk(chunks,dim) clamp(min,max,out) clamp_max(other,default) clamp_max_(other)
-clamp_min(other,default) clamp_min_(other) clear() clear_device_() clear_refs_for_compile_()
-clone(recurse,memory_format) complex128(cast_filter) complex32(cast_filter) complex64(cast_filter)
-contiguous(canonical,inplace) copy() copy_(tensordict,non_blocking) copy_at_(tensordict,idx,non_blocking,fast) cos()
-cos_() cosh() cosh_() cpu() create_nested(key) cuda(device) cummax(dim,reduce,return_indices)
-cummin(dim,reduce,return_indices) data data_ptr(storage) del_(key) densify(layout) depth detach() detach_() device
-dim() div(other,default) div_(other) double(cast_filter) dtype empty(recurse,batch_size,device,names) entry_class(key)
-erf() erf_() erfc() erfc_() exclude(inplace) exp() exp_() expand(size) expand_as(other) expm1() expm1_()
-fill_(key,value) filter_empty_() filter_non_tensor_data() flatten(start_dim,end_dim,inplace)
-flatten_keys(separator,inplace,is_leaf) flip(dims) fliplr() flipud() float(cast_filter) float16(cast_filter)
-float32(cast_filter) float64(cast_filter) floor() floor_() frac() frac_()
+ceil() ceil_() chunk(chunks,dim) clamp(min,max,out) clamp_max(other,default) clamp_max_(other) clamp_min(other,default)
+clamp_min_(other) clear() clear_device_() clear_refs_for_compile_() clone(recurse,memory_format) complex128(cast_filter)
+complex32(cast_filter) complex64(cast_filter) contiguous(canonical,inplace) copy() copy_(tensordict,non_blocking)
+copy_at_(tensordict,idx,non_blocking,fast) cos() cos_() cosh() cosh_() cpu() create_nested(key) cuda(device)
+cummax(dim,reduce,return_indices) cummin(dim,reduce,return_indices) data data_ptr(storage) del_(key) densify(layout)
+depth detach() detach_() device dim() div(other,default) div_(other) double(cast_filter) dtype
+empty(recurse,batch_size,device,names) entry_class(key) erf() erf_() erfc() erfc_() exclude(inplace) exp() exp_()
+expand(size) expand_as(other) expm1() expm1_() fill_(key,value) filter_empty_() filter_non_tensor_data()
+flatten(start_dim,end_dim,inplace) flatten_keys(separator,inplace,is_leaf) flip(dims) fliplr() flipud()
+float(cast_filter) float16(cast_filter) float32(cast_filter) float64(cast_filter) floor() floor_() frac() frac_()
 from_any(obj,auto_batch_size,batch_dims,device,batch_size)
+from_dataclass(dataclass,dest_cls,auto_batch_size,batch_dims,as_tensorclass,device,batch_size)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_dict_instance(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_list(input,auto_batch_size,batch_size,device,batch_dims,names,lazy)
@@ -70,15 +78,14 @@ memmap_like(prefix,copy_existing,existsok,num_threads,robust_key) min(dim,keepdi
 minimum(other,default) minimum_(other) mod(other,default) moveaxis(source,destination) movedim(source,destination)
 mul(other,default) mul_(other)
 named_apply(fn,nested_keys,batch_size,device,names,inplace,default,filter_empty,propagate_lock,call_on_nested,is_leaf,out)
-names nanmean(dim,keepdim,reduce) nansum(dim,keepdim,reduce) narrow(dim,start,length) ndim
-ndimension() neg() neg_() new_empty(dtype,device,requires_grad,layout,pin_memory)
+names nanmean(dim,keepdim,reduce) nansum(dim,keepdim,reduce) narrow(dim,start,length) ndim ndimension() neg() neg_()
+new_empty(dtype,device,requires_grad,layout,pin_memory)
 new_full(size,fill_value,dtype,device,requires_grad,layout,pin_memory)
-new_ones(dtype,device,requires_grad,layout,pin_memory)
-new_tensor(data,dtype,device,requires_grad,pin_memory)
-new_zeros(dtype,device,requires_grad,layout,pin_memory) non_tensor_items(include_nested)
-norm(out,dtype,key_transform) numel() numpy() pack(dim,layout) pad(pad_size,value,inplace,safe)
-param_count(count_duplicates) permute(dims) pin_memory(num_threads,inplace) pin_memory_(num_threads) pop(key,default)
-popitem() pow(other,default) pow_(other) prod(dim,keepdim,dtype,reduce) qint32(cast_filter) qint8(cast_filter)
+new_ones(dtype,device,requires_grad,layout,pin_memory) new_tensor(data,dtype,device,requires_grad,pin_memory)
+new_zeros(dtype,device,requires_grad,layout,pin_memory) non_tensor_items(include_nested) norm(out,dtype,key_transform)
+numel() numpy() pack(dim,layout) pad(pad_size,value,inplace,safe) param_count(count_duplicates) permute(dims)
+pin_memory(num_threads,inplace) pin_memory_(num_threads) pop(key,default) popitem() pow(other,default) pow_(other)
+prod(dim,keepdim,dtype,reduce) qint32(cast_filter) qint8(cast_filter)
 quantile(q,dim,keepdim,interpolation,reduce,key_transform) quint4x2(cast_filter) quint8(cast_filter) reciprocal()
 reciprocal_() record_stream(stream) refine_names() relu() relu_() rename() rename_() rename_key_(old_key,new_key,safe)
 rename_keys(mapping,strict) repeat(inplace) repeat_interleave(repeats,dim,output_size,inplace) replace() requires_grad
@@ -87,13 +94,12 @@ rsqrt_() rsub(other,alpha,default) saved_path select(inplace,strict,as_tensordic
 separates(default,strict,filter_empty) set(key,item,inplace,non_blocking) set_(key,item,non_blocking)
 set_at_(key,value,index,non_blocking) set_non_tensor(key,value) setdefault(key,default,inplace) shape share_memory_()
 sigmoid() sigmoid_() sign() sign_() sin() sin_() sinh() sinh_() size(dim) softmax(dim,dtype) sorted_keys
-split(split_size,dim) split_keys(inplace,default,strict,reproduce_struct) sqrt() sqrt_() square() square_()
-squeeze(dim) stack(input,dim,out) stack_from_tensordict(dim,sorted,out) stack_tensors(out_key,dim,keep_entries)
-state_dict(destination,prefix,keep_vars,flatten) std(dim,keepdim,reduce) sub(other,alpha,default)
-sub_(other,alpha) sum(dim,keepdim,reduce) swapaxes(axis0,axis1) swapdims(axis0,axis1,dim0,dim1) tan()
-tan_() tanh() tanh_() tensor_split(indices_or_sections,dim) tile(dims) to()
-to_dict(retain_none,convert_tensors,tolist_first) to_lazystack(dim) to_namedtuple(dest_cls)
-to_padded_tensor(padding,mask_key) to_pytree() to_tensordict(retain_none)
+split(split_size,dim) split_keys(inplace,default,strict,reproduce_struct) sqrt() sqrt_() square() square_() squeeze(dim)
+stack(input,dim,out) stack_from_tensordict(dim,sorted,out) stack_tensors(out_key,dim,keep_entries)
+state_dict(destination,prefix,keep_vars,flatten) std(dim,keepdim,reduce) sub(other,alpha,default) sub_(other,alpha)
+sum(dim,keepdim,reduce) swapaxes(axis0,axis1) swapdims(axis0,axis1,dim0,dim1) tan() tan_() tanh() tanh_()
+tensor_split(indices_or_sections,dim) tile(dims) to() to_dict(retain_none,convert_tensors,tolist_first)
+to_lazystack(dim) to_namedtuple(dest_cls) to_padded_tensor(padding,mask_key) to_pytree() to_tensordict(retain_none)
 tolist(convert_nodes,convert_tensors,tolist_first,as_linked_list) transpose(dim0,dim1) trunc() trunc_()
 type(dst_type,cast_filter) uint16(cast_filter) uint32(cast_filter) uint64(cast_filter) uint8(cast_filter) unbind(dim)
 unflatten(dim,unflattened_size,inplace) unflatten_keys(separator,inplace) unlock_() unsqueeze(dim)
@@ -106,6 +112,9 @@ zero_grad(set_to_none)
 LAZY = """
 append(tensordict) extend(tensordict) insert(index,tensordict) tensordicts
 """
+DECLARED = """
+fields() from_tensordict(td,check)
+"""
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
 """
@@ -113,23 +122,25 @@ FUNCTIONS = """
 KEY_SEPARATOR LazyStackedTensorDict(stack_dim,batch_size,device,names,stack_dim_name)
 MemoryMappedTensor(source,dtype,shape,filename) NO_DEFAULT NestedKey NonTensorData(data,batch_size,device,names)
 NonTensorStack(stack_dim) PackLayout(keys,shapes,dim,nested,device) TensorAttrs(batch_size,device,names) TensorClass()
-TensorCollection() TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() WorkerError
-__version__ assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix)
+TensorCollection() TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() TypedTensorDict()
+WorkerError __version__ assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix)
 assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix) capture_non_tensor_stack(allow_none)
 cat(input,dim,out) collate(batch,pad_keys,nested_keys,mask_key) default_is_leaf(kind) dense_stack_tds(td_list,dim)
 from_any(obj,auto_batch_size,batch_dims,device,batch_size)
+from_dataclass(obj,dest_cls,auto_batch_size,batch_dims,batch_size,frozen,autocast,nocast,inplace,shadow,tensor_only,device)
 from_dict(d,auto_batch_size,batch_dims,device,batch_size,names)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
 from_pytree(pytree,batch_size,auto_batch_size,batch_dims) from_tuple(obj,auto_batch_size,batch_dims,device,batch_size)
 fromkeys(keys,value) get_defaults_to_none() get_printoptions() group_by(tensordict,key) is_bool() is_floating()
-is_inexact() is_integer() is_leaf_nontensor(kind) is_non_tensor(data) is_tensor_collection(datatype)
-is_tensorclass(obj) lazy_legacy(allow_none) lazy_stack(input,dim,out) list_to_stack(allow_none)
+is_inexact() is_integer() is_leaf_nontensor(kind) is_non_tensor(data) is_tensor_collection(datatype) is_tensorclass(obj)
+lazy_legacy(allow_none) lazy_stack(input,dim,out) list_to_stack(allow_none)
 load_memmap(prefix,device,non_blocking,mode,num_threads,robust_key,allow_pickle)
 make_tensordict(input_dict,batch_size,device,auto_batch_size) maybe_dense_stack(input,dim,out)
 merge_tensordicts(callback_exist) pad(tensordict,pad_size,value,inplace,safe)
 pad_sequence(list_of_tensordicts,pad_dim,padding_value,out,return_mask,padding_side) parse_tensor_dict_string(s)
 set_capture_non_tensor_stack(mode) set_get_defaults_to_none(set_to_none) set_lazy_legacy(mode) set_list_to_stack(mode)
-set_printoptions(verbose) stack(input,dim,out) tensorclass(cls,frozen,nocast,autocast)
+set_printoptions(verbose) stack(input,dim,out)
+tensorclass(cls,autocast,frozen,nocast,shadow,tensor_only,skip_post_init_on_rebuild,cast_filter,kw_only)
 unpad_sequence(padded,mask,pad_dim) unravel_key(key) unravel_key_list(keys) unravel_key_to_tuple(key)
 """
 
@@ -154,6 +165,7 @@ KINDS: list[tuple[type, str]] = [
     (TensorDict, WORDS),
     (LazyStackedTensorDict, WORDS + LAZY),
     (TensorClass, WORDS + TYPED),
+    (TypedTensorDict, WORDS + DECLARED),
     (NonTensorData, WORDS),
     (NonTensorStack, WORDS),
 ]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
+import subprocess
+import sys
 import typing
+import weakref
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
@@ -18,6 +22,8 @@ from tensordict import (
     LazyStackedTensorDict,
     TensorClass,
     TensorDict,
+    collate,
+    from_dataclass,
     is_tensorclass,
     lazy_stack,
     tensorclass,
@@ -196,7 +202,7 @@ def test_unknown_fields_and_attributes_are_errors() -> None:
 
 @pytest.mark.parametrize("word", ["keys", "mean", "batch_size", "device", "map", "clone"])
 def test_a_field_named_like_a_word_is_refused(word: str) -> None:
-    with pytest.raises(TypeError, match=word):
+    with pytest.raises(AttributeError, match=word):
         type("Bad", (TensorClass,), {"__annotations__": {word: Tensor}})
 
 
@@ -499,3 +505,586 @@ def test_dataclasses_and_subclasses_can_be_decorated() -> None:
     more: Any = More
     assert [field.name for field in dataclasses.fields(more)] == ["x", "name", "y"]
     assert more(torch.ones(2), y=torch.ones(2)).double().y.tolist() == [2.0, 2.0]
+
+
+# ---- definitions
+
+
+T = typing.TypeVar("T")
+
+
+class Linked(TensorClass):
+    x: Tensor
+    next: Linked | None = None
+
+
+class Box(TensorClass, typing.Generic[T]):
+    value: T
+    number: int = 0
+
+
+class IntBox(Box[int]):
+    pass
+
+
+class One(TensorClass):
+    a: Tensor
+
+
+class Two(TensorClass):
+    b: Tensor
+
+    def who(self) -> str:
+        return "two"
+
+
+class Joined(One, Two):
+    c: Tensor
+
+    def who(self) -> str:
+        return "joined, " + super().who()
+
+
+@dataclasses.dataclass
+class Mixin:
+    scale: float = 2.0
+
+    def hello(self) -> str:
+        return f"scale {self.scale}"
+
+
+class WithMixin(Mixin, TensorClass):
+    x: Tensor | None = None
+
+
+class Keywords(TensorClass, kw_only=True):
+    x: Tensor | None = None
+    y: Tensor
+
+
+class Scaled(TensorClass):
+    x: Tensor
+    by: dataclasses.InitVar[int] = 2
+    hidden: int = dataclasses.field(default=0, repr=False)
+    later: Tensor | None = dataclasses.field(init=False, default=None)
+
+    def __post_init__(self, by: int) -> None:
+        self.x = self.x * by
+
+
+def test_a_class_may_refer_to_itself_and_be_generic() -> None:
+    linked = Linked(torch.ones(2), Linked(torch.zeros(2)), batch_size=[2])
+    assert type((linked + 1)[0].next) is Linked
+    assert linked.next.next is None  # type: ignore[union-attr]
+    box = Box[Tensor](torch.ones(2), batch_size=[2])
+    assert type(box) is type(box[0]) is Box
+    assert typing.get_args(Box[int]) == (int,)
+    assert type(IntBox(3) + 1) is IntBox
+    assert type(pickle.loads(pickle.dumps(box))) is Box
+
+
+def test_fields_come_from_several_bases_as_python_orders_them() -> None:
+    joined = Joined(b=torch.zeros(1), a=torch.ones(1), c=torch.ones(2))
+    assert [field.name for field in joined.fields()] == ["b", "a", "c"]
+    assert joined.who() == "joined, two"
+    assert isinstance(joined.exp(), One)
+    mixed = WithMixin(x=torch.ones(2), batch_size=[2])
+    assert mixed.hello() == "scale 2.0"
+    assert mixed[0].hello() == "scale 2.0"
+    assert "batch_size" in repr(mixed)
+    assert (mixed == mixed).x.all()  # type: ignore[union-attr]
+
+
+def test_a_property_of_a_subclass_takes_the_place_of_a_field() -> None:
+    class Fixed(Base):
+        @property
+        def x(self) -> str:  # type: ignore[override]
+            return "fixed"
+
+    assert Fixed.from_tensordict(TensorDict({"x": 1})).x == "fixed"
+
+
+def test_keywords_init_variables_and_hidden_fields() -> None:
+    assert Keywords(y=torch.ones(1)).x is None
+    with pytest.raises(TypeError, match="positional"):
+        Keywords(torch.ones(1))  # type: ignore[misc]
+    assert tensorclass(kw_only=True)(type("K", (), {"__annotations__": {"x": int, "y": int}, "x": 1}))(y=2).x == 1
+    scaled = Scaled(torch.ones(2), 3)
+    assert scaled.x.tolist() == [3.0, 3.0]
+    assert scaled.later is None
+    assert "hidden" not in repr(scaled)
+    assert Scaled.from_tensordict(TensorDict({"x": torch.ones(1)})).x.tolist() == [2.0]
+    assert scaled.clone().x.tolist() == [3.0, 3.0]
+
+
+def test_mutable_defaults_are_refused_and_factories_run_each_time() -> None:
+    with pytest.raises(ValueError, match="default_factory"):
+        type("Bad", (TensorClass,), {"__annotations__": {"x": list}, "x": []})
+    made: Any = type(
+        "Good", (TensorClass,), {"__annotations__": {"x": Tensor}, "x": dataclasses.field(default_factory=lambda: [1])}
+    )
+    assert made().x is not made().x
+
+
+def test_the_signature_is_that_of_the_fields() -> None:
+    names = list(inspect.signature(Child).parameters)
+    assert names == ["x", "y", "z", "batch_size", "device", "names", "lock"]
+    assert Child.__match_args__ == ("x", "y", "z")
+    match Child(torch.ones(1), torch.zeros(1)):
+        case Child(x, y, z=2):
+            assert x.tolist() == [1.0]
+            assert y.tolist() == [0.0]
+        case _:
+            pytest.fail("a tensorclass should match by position")
+
+
+def test_dataclasses_replace_keeps_the_batch_size() -> None:
+    child = Child(torch.ones(2), torch.zeros(2), batch_size=[2], names=["time"])
+    new = dataclasses.replace(child, x=torch.zeros(2))
+    assert new.batch_size == (2,)
+    assert new.names == ["time"]
+    assert new.x.tolist() == [0.0, 0.0]
+    assert new.z == 2
+    assert dataclasses.asdict(Base(torch.ones(1)))["x"].tolist() == [1.0]
+
+
+def test_hash_is_refused_and_weak_references_work() -> None:
+    sample = Base(torch.ones(1))
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(sample)
+    assert weakref.ref(sample)() is sample
+
+
+def test_names_that_are_no_fields_are_refused_and_class_attributes_are_not() -> None:
+    class Counting(Base):
+        limit: ClassVar[int] = 3
+        note = "plain"
+
+    sample = Counting(torch.ones(1))
+    for name in ("_private", "mean", "keys", "nope"):
+        with pytest.raises(AttributeError, match=name):
+            setattr(sample, name, 3)
+    sample.limit = 4  # type: ignore[misc]
+    sample.note = "other"
+    assert (sample.limit, Counting.limit, sample.note) == (4, 3, "other")
+
+
+def test_a_class_with_an_init_may_call_that_of_its_base() -> None:
+    class Sized(TensorClass):
+        x: Tensor
+        y: Tensor | None = None
+
+        def __init__(self, value: Tensor) -> None:
+            super().__init__(x=value, batch_size=value.shape)
+
+    class Below(Sized):
+        z: Tensor | None = None
+
+    assert Sized(torch.ones(2)).batch_size == (2,)
+    assert Below(torch.ones(2)).batch_size == (2,)
+
+
+# ---- options
+
+
+class Meta(TensorClass):
+    x: Tensor
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+    pair: tuple[int, int] = (1, 2)
+    tags: list[str] = dataclasses.field(default_factory=list)
+    anything: Any = None
+    td: TensorDict | None = None
+
+
+def test_dicts_and_tuples_stay_objects_where_no_tensor_is_annotated() -> None:
+    meta = Meta(torch.ones(3), {"a": 1}, anything={"b": torch.ones(1)}, td={"c": torch.ones(3)}, batch_size=[3])
+    assert meta.info == meta[0].info == {"a": 1}
+    assert meta.pair == (1, 2)
+    assert meta.tags == []
+    meta.tags = ["a", "b", "c"]
+    assert meta[1].tags == "b"
+    assert meta.anything["b"].tolist() == [1.0]
+    assert type(meta.td) is TensorDict
+    assert meta[0].td["c"] == 1
+    assert Meta(torch.ones(3)).info == {}
+
+
+def test_options_in_brackets_and_their_inheritance() -> None:
+    class Loose(TensorClass["nocast"]):  # type: ignore[type-arg, name-defined]
+        x: Any
+
+    class Looser(Loose):
+        y: Any = 1
+
+    assert type(Looser(3).x) is int
+    assert type(Looser(3).y) is int
+    assert Looser({"a": 1}).x == {"a": 1}
+    with pytest.raises(TypeError, match="frosty"):
+        TensorClass["frosty"]  # type: ignore[type-arg, name-defined]
+    with pytest.raises(TypeError, match="nocast"):
+        tensorclass(nocast=True, autocast=True)(type("Bad", (), {"__annotations__": {"x": Tensor}}))
+    with pytest.raises(TypeError, match="3"):
+        tensorclass(3)  # type: ignore[call-overload]
+
+
+def test_autocast_reads_unions_with_none_and_says_what_cannot_be_cast() -> None:
+    class Auto(TensorClass, autocast=True):
+        x: Tensor | None = None
+        n: Optional[int] = None  # noqa: UP045
+        inner: Inner | None = None
+        both: Tensor | str = "s"
+
+    auto = Auto([1, 2], "3", {"y": torch.ones(1)}, 4)
+    assert auto.x.tolist() == [1, 2]
+    assert auto.n == 3
+    assert type(auto.inner) is Inner
+    assert auto.both == 4
+    assert type(Auto(inner=TensorDict({"y": 1})).inner) is Inner
+    with pytest.raises(TypeError, match=r"'n'.*int.*'word'"):
+        auto.n = "word"
+    assert auto.n == 3
+
+
+def test_tensor_only_refuses_other_annotations_and_values() -> None:
+    class Only(TensorClass, tensor_only=True):
+        x: Tensor
+        inner: Inner | None = None
+        td: Optional[TensorDict] = None  # noqa: UP045
+
+    only = Only(1, td={"a": 1})
+    assert only.x == 1
+    assert only.td["a"] == 1
+    for value in ("text", {"a": 1}):
+        with pytest.raises(TypeError, match="'x'"):
+            Only(value)
+    for hint in (str, Any, "Tensor | str", dict):
+        with pytest.raises(TypeError, match="'x'"):
+            type("Bad", (TensorClass,), {"__annotations__": {"x": hint}, "__module__": __name__}, tensor_only=True)
+
+
+def test_cast_filter_chooses_the_leaves_that_words_cast() -> None:
+    @tensorclass(cast_filter=lambda key, leaf: key != ("y",) and leaf.is_floating_point())
+    class Some:
+        x: Tensor
+        y: Tensor
+        n: Tensor
+
+    some: Any = Some(torch.ones(2), torch.ones(2), torch.arange(2), batch_size=[2])  # type: ignore[call-arg]
+    for cast in (some.double(), some.to(torch.float64), some.to("cpu", torch.float64), some.type(torch.float64)):
+        assert type(cast) is Some
+        assert [cast[name].dtype for name in "xyn"] == [torch.float64, torch.float32, torch.int64]
+    assert some.to("cpu").device == torch.device("cpu")
+
+
+def test_frozen_errors_are_those_of_dataclasses() -> None:
+    class Late(TensorClass, frozen=True):
+        x: Tensor
+        y: Tensor | None = None
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "y", self.x + 1)
+
+    late = Late(torch.ones(2), batch_size=[2])
+    assert late.y.tolist() == [2.0, 2.0]
+    for write in (
+        lambda: setattr(late, "x", torch.zeros(2)),
+        lambda: delattr(late, "x"),
+        lambda: late.set("x", torch.zeros(2)),
+        lambda: late.update({"x": torch.zeros(2)}),
+        lambda: late.rename_key_("x", "y"),
+        lambda: late.del_("x"),
+    ):
+        with pytest.raises(dataclasses.FrozenInstanceError, match="'x'"):
+            write()
+    late[0] = Late(torch.zeros(()))
+    assert late.zero_().x.tolist() == [0.0, 0.0]
+
+    class Below(Late):
+        z: Tensor | None = None
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Below(torch.ones(1)).z = torch.ones(1)
+
+
+# ---- fields with names of words
+
+
+class Shadow(TensorClass, shadow=True):
+    keys: Tensor
+    clone: Tensor
+    exp: Tensor
+    unbind: Tensor | None = None
+    apply: Tensor | None = None
+    select: Tensor | None = None
+    batch_size: Tensor | None = None
+
+
+SHADOWED = ("keys", "clone", "exp")
+
+
+def shadow() -> Shadow:
+    data = {name: torch.arange(4.0) + at for at, name in enumerate(SHADOWED)}
+    return Shadow.from_tensordict(TensorDict(data, [4]))
+
+
+def test_a_shadowing_field_hides_the_word_from_users_only(tmp_path: Path) -> None:
+    sample = shadow()
+    plain = sample.to_tensordict()
+    roads: dict[str, tuple[Any, Any]] = {
+        "add": (sample + 1, plain + 1),
+        "stack": (torch.stack([sample, sample]), torch.stack([plain, plain])),
+        "cat": (torch.cat([sample, sample]), torch.cat([plain, plain])),
+        "index": (sample[1:3], plain[1:3]),
+        "row": (next(iter(sample)), plain[0]),
+        "mean": (sample.mean(dim=0), plain.mean(dim=0)),
+        "view": (sample.view(2, 2), plain.view(2, 2)),
+        "split": (sample.split(2)[1], plain.split(2)[1]),
+        "max": (sample.max(dim=0).values, plain.max(dim=0).values),
+        "copy": (copy.copy(sample), plain),
+        "deepcopy": (copy.deepcopy(sample), plain),
+        "pickle": (pickle.loads(pickle.dumps(sample)), plain),
+        "memmap": (sample.memmap(tmp_path / "one"), plain),
+        "load": (Shadow.load_memmap(tmp_path / "one"), plain),
+        "vmap": (torch.vmap(lambda row: row * 2)(sample), plain * 2),
+        "lazy": (lazy_stack([sample, sample])[1], plain),
+        "loader": (next(iter(DataLoader(sample, batch_size=2))), plain[:2]),  # type: ignore[arg-type]
+        "samples": (next(iter(DataLoader([sample[0], sample[1]], batch_size=2))), plain[:2]),  # type: ignore[arg-type]
+    }
+    for road, (got, want) in roads.items():
+        assert type(got) is Shadow, road
+        assert got.shape == want.shape, road
+        for name in SHADOWED:
+            assert torch.equal(getattr(got, name), want[name]), road
+
+
+def test_words_reach_a_shadowing_class_inside_a_tensordict(tmp_path: Path) -> None:
+    td = TensorDict({"s": shadow(), "x": torch.ones(4)}, [4])
+    assert td["s"].keys.data_ptr() == td["s", "keys"].data_ptr()
+    for road, got in {
+        "exp": td.exp(),
+        "clone": td.clone(),
+        "apply": td.apply(lambda v: v + 1),
+        "unbind": td.unbind(0)[1],
+        "select": td.select(("s", "clone"), "x"),
+        "to": td.to(torch.float64),
+        "stack": torch.stack([td, td]),
+        "pickle": pickle.loads(pickle.dumps(td)),
+        "memmap": td.memmap(tmp_path),
+        "load": TensorDict.load_memmap(tmp_path),
+        "batch": td.reshape(2, 2),
+    }.items():
+        assert type(got["s"]) is Shadow, road
+        assert got["s"].shape == got.batch_size, road
+    assert torch.equal(td.exp()["s"].clone, (torch.arange(4.0) + 1).exp())
+    td["s"].keys = torch.zeros(4)
+    assert not td["s", "keys"].any()
+    assert not isinstance(td.get("s").keys, Tensor)  # the node that the tensordict holds answers to every word
+
+
+def test_contexts_and_locks_of_a_shadowing_class() -> None:
+    sample = shadow().lock_()
+    with pytest.raises(RuntimeError, match="'keys'"):
+        sample.keys = torch.zeros(4)
+    with sample.unlock_():
+        sample.keys = torch.zeros(4)
+    assert sample.is_locked
+    sample.unlock_()
+    with sample.view(2, 2) as grid:
+        grid.clone = torch.ones(2, 2)
+    assert sample.clone.tolist() == [1.0] * 4
+    sample[0] = shadow()[3]
+    assert sample.keys.tolist() == [3.0, 0.0, 0.0, 0.0]
+
+
+def test_private_names_are_refused_with_shadow_too() -> None:
+    with pytest.raises(AttributeError, match="_inner"):
+        type("Bad", (TensorClass,), {"__annotations__": {"_map": Tensor, "_inner": Tensor}}, shadow=True)
+
+
+# ---- dataclasses
+
+
+@dataclasses.dataclass
+class Part:
+    q: Tensor
+
+
+@dataclasses.dataclass
+class Whole:
+    x: Tensor
+    part: Part
+    note: str = "a"
+
+    def __post_init__(self) -> None:
+        self.x = self.x + 1
+
+    def doubled(self) -> Tensor:
+        return self.x * 2
+
+
+def whole() -> Whole:
+    return Whole(torch.zeros(3, 2), Part(torch.ones(3)))
+
+
+def test_from_dataclass_keeps_values_methods_and_nesting() -> None:
+    made = from_dataclass(whole(), batch_size=[3])
+    assert is_tensorclass(made)
+    assert isinstance(made, Whole)
+    assert made.x.tolist() == [[1.0, 1.0]] * 3  # initialised once
+    assert made[0].doubled().tolist() == [2.0, 2.0]
+    assert is_tensorclass(made.part)
+    assert made[1].part.q == 1
+    assert type(from_dataclass(whole())) is type(made) is from_dataclass(Whole)
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is type(made)
+    assert again.note == "a"
+    assert from_dataclass(whole(), auto_batch_size=True, batch_dims=1).batch_size == (3,)
+    assert from_dataclass(whole(), device="cpu").device == torch.device("cpu")
+    assert type(torch.stack([made, made]).part) is type(made.part)
+
+
+def test_from_dataclass_takes_options_and_a_class() -> None:
+    frozen = from_dataclass(whole(), frozen=True)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'x'"):
+        frozen.x = torch.ones(1)
+    assert from_dataclass(Part([1, 2]), nocast=True).q == [1, 2]  # type: ignore[arg-type]
+    assert from_dataclass(Part([1, 2]), autocast=True).q.tolist() == [1, 2]  # type: ignore[arg-type]
+    assert type(from_dataclass(Part(torch.ones(1)), dest_cls=Quantity)) is Quantity
+    with pytest.raises(AttributeError, match="'x'"):
+        from_dataclass(whole(), dest_cls=Quantity)
+    for bad in (3, {"x": 1}, int, TensorDict({})):
+        with pytest.raises(TypeError, match="dataclass"):
+            from_dataclass(bad)
+    with pytest.raises(TypeError, match="dest_cls"):
+        from_dataclass(whole(), dest_cls=TensorDict)
+
+
+class Quantity(TensorClass):
+    q: Tensor
+
+
+def test_the_method_from_dataclass() -> None:
+    td = TensorDict.from_dataclass(whole(), auto_batch_size=True)
+    assert type(td) is TensorDict
+    assert td["part", "q"].tolist() == [1.0, 1.0, 1.0]
+    assert type(Quantity.from_dataclass(Part(torch.ones(1)))) is Quantity
+    assert isinstance(TensorDict.from_dataclass(whole(), as_tensorclass=True), Whole)
+    with pytest.raises(TypeError, match="as_tensorclass"):
+        TensorDict.from_dataclass(Whole)
+    assert type(Quantity.from_any(Part(torch.ones(1)))) is Quantity
+    assert type(Quantity.from_any(TensorDict({"q": 1}))) is Quantity
+
+
+# ---- joins and rows
+
+
+def test_rows_with_other_fields_are_refused_and_change_nothing() -> None:
+    sample = Base(torch.zeros(2), batch_size=[2])
+    with pytest.raises(AttributeError, match="'a'"):
+        sample[0] = One(torch.ones(()))
+    td = TensorDict({"s": sample}, [2])
+    with pytest.raises(AttributeError, match="'a'"):
+        td[0] = TensorDict({"s": One(torch.ones(()))})
+    assert list(sample.keys()) == ["x"]
+    assert sample.x.tolist() == [0.0, 0.0]
+
+
+class Renamed(Base):
+    """The same fields."""
+
+
+@pytest.mark.parametrize("join", [torch.stack, torch.cat, lazy_stack, collate], ids=lambda one: one.__name__)
+def test_a_join_takes_the_class_of_the_first(join: Any) -> None:
+    base, same = Base(torch.ones(1), batch_size=[1]), Renamed(torch.ones(1), batch_size=[1])
+    assert type(join([base, base])) is Base
+    assert type(join([base, same])) is Base
+    assert type(join([same, base])) is Renamed
+    for other in (One(torch.ones(1), batch_size=[1]), Child(torch.ones(1), torch.ones(1), batch_size=[1])):
+        with pytest.raises(TypeError, match=f"Base.*{type(other).__name__}"):
+            join([base, other])
+
+
+def test_none_has_a_place_in_dicts() -> None:
+    sample = Counted.from_tensordict(TensorDict({"x": torch.ones(2)}))
+    sample.total = None
+    assert sample.to_dict()["total"] is None
+    assert "total" not in sample.to_dict(retain_none=False)
+    assert "total" not in sample.to_tensordict()
+    assert sample.to_tensordict(retain_none=True)["total"] is None
+
+
+# ---- processes and the compiler
+
+SCRIPT = """
+import multiprocessing, pickle, sys, torch
+from tensordict import TensorClass, tensorclass
+
+class Sample(TensorClass):
+    x: torch.Tensor
+    name: str = "n"
+
+@tensorclass
+class Decorated:
+    x: torch.Tensor
+
+def work(queue, *samples):
+    queue.put([(type(s).__name__, s.x.tolist(), type(s[0]) is type(s)) for s in samples])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    queue = context.SimpleQueue()
+    samples = Sample(torch.arange(2), batch_size=[2]), Decorated(torch.ones(2), batch_size=[2])
+    process = context.Process(target=work, args=(queue, *samples))
+    process.start()
+    assert queue.get() == [("Sample", [0, 1], True), ("Decorated", [1.0, 1.0], True)]
+    process.join()
+    assert process.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_class_of_the_main_program_reaches_other_processes(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(script), method], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_chain_of_words_compiles() -> None:
+    def chain(sample: Base) -> Any:
+        made = Base(sample.x + 1, batch_size=sample.batch_size)
+        made.x = made.x * 2
+        return torch.stack([made, sample]).sum(dim=0)[0].x
+
+    sample = Base(torch.arange(4.0), batch_size=[4])
+    compiled = torch.compile(chain, backend="eager", fullgraph=True)
+    assert compiled(sample) == chain(sample) == 2.0
+
+
+class Plainly(TensorClass):
+    x: Tensor
+    n: int = 3
+
+
+class Casting(TensorClass, autocast=True):
+    x: Tensor
+    n: int = 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Plainly(x, batch_size=[4]).replace(n=4),
+        lambda x: Casting(x, 2.0, batch_size=[4]),
+        lambda x: Frozen(x, batch_size=[4]),
+        lambda x: Shadow(x, x, x).auto_batch_size_(),
+        lambda x: Meta(x, {"a": 1}, batch_size=[4]),
+        lambda x: Base.from_tensordict(TensorDict({"x": x}, [4])),
+    ],
+)
+def test_every_kind_of_class_is_made_in_a_compiled_function(make: Any) -> None:
+    def call(x: Tensor) -> Any:
+        made = make(x)
+        return type(made), (made + 1)[1:].batch_size
+
+    assert torch.compile(call, backend="eager", fullgraph=True)(torch.arange(4.0)) == call(torch.arange(4.0))

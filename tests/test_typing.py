@@ -28,13 +28,17 @@ FOLDER = ROOT / "tests" / "typing"
 KINDS = {"dense": TensorDict, "lazy": LazyStackedTensorDict, "tensorclass": TensorClass}
 PAGES = [*KINDS, "functions"]
 # Where nothing is nested, the views of a dict answer to the same words and may stand for ours.
-VIEWS: dict[Any, type] = {walk.KeysView: type({}.keys()), walk.ItemsView: type({}.items())}
+VIEWS: dict[Any, type] = {
+    walk.KeysView: type({}.keys()),
+    walk.ItemsView: type({}.items()),
+    walk.ValuesView: type({}.values()),
+}
 # They wait for a GPU or for another process, or copy to where nobody can look.
 NOT_RUN = {"cuda", "pin_memory", "pin_memory_", "record_stream"}
 
 
-def load(page: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(f"words_{page}", FOLDER / f"words_{page}.py")
+def load(page: str, prefix: str = "words_") -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{prefix}{page}", FOLDER / f"{prefix}{page}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -110,6 +114,11 @@ def test_every_line_is_true_when_it_runs(page: str, tmp_path: pathlib.Path) -> N
         if not fits(value, eval(wanted, names)):
             wrong.append(f"{line} is a {type(value).__name__}, not {wanted}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_shape_of_a_class_is_what_type_checkers_see() -> None:
+    classes = load("classes", "")
+    classes.check()
 
 
 def test_mypy_infers_these_types() -> None:

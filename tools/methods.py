@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensordict
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, TypedTensorDict
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "methods.md"
 
@@ -37,7 +37,7 @@ TASKS = {
     "Parallel": {"Parallel"},
     "Ragged values": {"LazyStackedTensorDict"},
     "Non-tensors": {"NonTensor", "NonTensorData", "NonTensorStack"},
-    "Tensorclasses": {"TensorClass"},
+    "Tensorclasses": {"TensorClass", "Declared", "TypedTensorDict"},
 }
 BY_NAME = {
     "Building": "from_schema",
@@ -46,7 +46,7 @@ BY_NAME = {
     "Ragged values": "densify to_padded_tensor to_lazystack",
     "Non-tensors": "filter_non_tensor_data get_non_tensor is_non_tensor non_tensor_items set_non_tensor",
 }
-KINDS = (TensorDict, LazyStackedTensorDict, TensorClass, NonTensorData, NonTensorStack)
+KINDS = (TensorDict, LazyStackedTensorDict, TensorClass, TypedTensorDict, NonTensorData, NonTensorStack)
 VALUES = {
     "KEY_SEPARATOR": "What joins the parts of a nested key where it must be one string.",
     "NO_DEFAULT": "Stands for “raise when the key is missing” where a default can be given.",

@@ -9,6 +9,7 @@ from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.kinds.typed import TypedTensorDict
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.pack import PackLayout
@@ -54,7 +55,7 @@ from tensordict.settings import (
     set_list_to_stack,
     set_printoptions,
 )
-from tensordict.tensorclass import TensorClass, is_tensorclass, tensorclass
+from tensordict.tensorclass import TensorClass, from_dataclass, is_tensorclass, tensorclass
 
 __all__ = [
     "KEY_SEPARATOR",
@@ -70,6 +71,7 @@ __all__ = [
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",
+    "TypedTensorDict",
     "WorkerError",
     "__version__",
     "assert_allclose_td",
@@ -80,6 +82,7 @@ __all__ = [
     "default_is_leaf",
     "dense_stack_tds",
     "from_any",
+    "from_dataclass",
     "from_dict",
     "from_namedtuple",
     "from_pytree",

@@ -27,6 +27,13 @@ class MissingKey(KeyError):
         return str(self.args[0])
 
 
+class UnknownField(AttributeError, KeyError):
+    """Say that a class has no such field, whether it was asked for as an attribute or as a key."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def missing_key(key: Any, keys: Iterable[Any], owner: str) -> MissingKey:
     return MissingKey(f"key {key!r} not found in {owner} with keys {sorted(map(str, keys))}")
 

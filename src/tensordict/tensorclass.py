@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
-from tensordict.kinds.tensorclass import TensorClass, is_tensorclass, tensorclass
+from tensordict.kinds.tensorclass import TensorClass, from_dataclass, is_tensorclass, tensorclass
 
-__all__ = ["NonTensorData", "NonTensorStack", "TensorClass", "is_tensorclass", "tensorclass"]
+__all__ = ["NonTensorData", "NonTensorStack", "TensorClass", "from_dataclass", "is_tensorclass", "tensorclass"]

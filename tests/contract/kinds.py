@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, TypedTensorDict
 
 
 class Point(TensorClass):
@@ -17,6 +17,15 @@ class Point(TensorClass):
     x: torch.Tensor
     n: torch.Tensor
     inner: Any
+    word: Any = "w"
+
+
+class Keys(TypedTensorDict):
+    """A typed tensordict with the leaves of the data."""
+
+    x: torch.Tensor
+    n: torch.Tensor
+    inner: TensorDict
     word: Any = "w"
 
 
@@ -57,6 +66,10 @@ def tensorclass(batch: tuple[int, ...]) -> Point:
     return Point.from_tensordict(dense(batch))
 
 
+def _class_of(make: Callable[[tuple[int, ...]], Any], kind: Any = Point) -> Callable[[tuple[int, ...]], Any]:
+    return lambda batch: kind.from_tensordict(make(batch))
+
+
 def tensorclass_of_lazy(batch: tuple[int, ...]) -> Point:
     return Point.from_tensordict(_lazy(0)(batch))
 
@@ -78,6 +91,9 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "tensorclass_of_lazy": tensorclass_of_lazy,
     "mapped": mapped,
     "shared": shared,
+    "tensorclass_of_mapped": _class_of(mapped),
+    "tensorclass_of_shared": _class_of(shared),
+    "typed": _class_of(dense, Keys),
 }
 """Every kind by name; each maker takes a batch size (lazy kinds need a size of at least one along their dim)."""
 
@@ -85,13 +101,13 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
 def can_make(kind: str, batch: tuple[int, ...]) -> bool:
     dim = {"lazy0": 0, "lazy1": 1, "tensorclass_of_lazy": 0}.get(kind)
     if dim is None:
-        return kind not in ("mapped", "shared") or math.prod(batch) > 0
+        return not kind.endswith(("mapped", "shared")) or math.prod(batch) > 0
     return len(batch) > dim and batch[dim] > 0
 
 
 def node_class(node: Any) -> str:
     """Return the class of a node, through the facade of a tensorclass."""
-    return type(node._inner if isinstance(node, TensorClass) else node).__name__
+    return type(node._inner if isinstance(node, (TensorClass, TypedTensorDict)) else node).__name__
 
 
 LEAVES = ("x", "n", ("inner", "y"), ("inner", "b"))

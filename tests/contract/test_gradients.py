@@ -22,7 +22,7 @@ class Pair(TensorClass):
     """A tensorclass with the leaves of `dense`."""
 
     x: Tensor
-    inner: Any
+    inner: TensorDict
 
 
 def dense(x: Tensor, y: Tensor) -> TensorDict:

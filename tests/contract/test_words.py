@@ -145,7 +145,7 @@ KEEPS_MEMBERS = {*MOVES, *COMPUTES, *JOINS, "[:]", "[1:]", "[None]", "[:, None]"
 }
 
 
-DENSE = ("dense", "tensorclass", "mapped", "shared")
+DENSE = ("dense", "tensorclass", "mapped", "shared", "tensorclass_of_mapped", "tensorclass_of_shared", "typed")
 
 
 def _iadd(v: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator
+from dataclasses import make_dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from tensordict import PackLayout, TensorDict
 from tensordict.core.walk import ItemsView, KeysView, ValuesView
 
 Point = namedtuple("Point", "x")
+Row = make_dataclass("Row", ["x"])
 
 
 def same_dtype(key: Any, leaf: Tensor) -> bool:
@@ -137,6 +139,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.frac(), TensorDict)
     assert_type(td.frac_(), TensorDict)
     assert_type(td.from_any({"x": 1}), Any)
+    assert_type(td.from_dataclass(Row(1)), Any)
     assert_type(td.from_dict({"x": 1}), TensorDict)
     assert_type(td.from_dict_instance({"x": 1}), TensorDict)
     assert_type(td.from_list([{"x": 1}]), TensorDict)

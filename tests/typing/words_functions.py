@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import make_dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from tensordict import (
     TensorCollection,
     TensorDict,
     TensorDictBase,
+    TypedTensorDict,
     WorkerError,
     __version__,
     assert_allclose_td,
@@ -35,6 +37,7 @@ from tensordict import (
     default_is_leaf,
     dense_stack_tds,
     from_any,
+    from_dataclass,
     from_dict,
     from_namedtuple,
     from_pytree,
@@ -75,6 +78,7 @@ from tensordict import (
 )
 
 Point = namedtuple("Point", "x")
+Row = make_dataclass("Row", ["x"])
 
 
 class Sample:
@@ -91,6 +95,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(PackLayout(("x",), (torch.Size([2]),)), PackLayout)
     assert_type(TensorAttrs(batch_size=[]), TensorAttrs)
     assert_type(isinstance(td, TensorClass), bool)
+    assert_type(isinstance(td, TypedTensorDict), bool)
     assert_type(isinstance(td, TensorCollection), bool)
     assert_type(TensorDict({"x": 1}), TensorDict)
     assert_type(isinstance(td, TensorDictBase), bool)
@@ -104,6 +109,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(default_is_leaf(Tensor), bool)
     assert_type(dense_stack_tds([td, td], 0), Any)
     assert_type(from_any({"x": 1}), Any)
+    assert_type(from_dataclass(Row(1)), Any)
     assert_type(from_dict({"x": 1}), TensorDict)
     assert_type(from_namedtuple(Point(1)), TensorDict)
     assert_type(from_pytree([1]), Any)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator
-from dataclasses import Field
+from dataclasses import Field, make_dataclass
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from tensordict import PackLayout, TensorClass, TensorDict
 from tensordict.core.walk import ItemsView, KeysView, ValuesView
 
 Point = namedtuple("Point", "x")
+Row = make_dataclass("Row", ["x"])
 
 
 class Sample(TensorClass):
@@ -146,6 +147,7 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.frac(), Sample)
     assert_type(td.frac_(), Sample)
     assert_type(td.from_any({"x": 1}), Any)
+    assert_type(td.from_dataclass(Row(1)), Any)
     assert_type(td.from_dict({"x": 1}), Sample)
     assert_type(td.from_dict_instance({"x": 1}), Sample)
     assert_type(td.from_list([{"x": 1}]), Sample)

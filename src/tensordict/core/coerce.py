@@ -58,6 +58,7 @@ def children(found: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
 
 def _node(key: Any, node: Any, meta: Meta) -> Any:
     """Return a node as a child: its batch begins with the batch of the parent."""
+    node = node._held()
     own = node._meta
     if own.batch[: len(meta.batch)] != meta.batch:
         if meta.batch[: len(own.batch)] != own.batch:

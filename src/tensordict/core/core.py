@@ -62,10 +62,11 @@ class Core(Lockable):
     _home: Any = None
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
-    # The constructors that words need to build a plain container: `kinds` fills them when it is imported.
+    # The constructors that words need to build other containers: `kinds` fills them when it is imported.
     _dense_kind: ClassVar[Any]
     _lazy_kind: ClassVar[Any]
     _non_tensor_kind: ClassVar[Any]
+    _typed_kind: ClassVar[Any]
     _attrs_kind: ClassVar[Any]
 
     @classmethod

@@ -24,6 +24,10 @@ class Facts(Core):
         """Return a node that was made of something else as this class wants it; a tensorclass wraps it."""
         return node  # type: ignore[no-any-return]
 
+    def _held(self) -> Any:
+        """Return what a parent holds of me, and gives back to its users by `_given`."""
+        return self
+
     @property
     def batch_size(self) -> torch.Size:
         """Return the batch size: the leading dims that all values share; set it to change what counts as batch.

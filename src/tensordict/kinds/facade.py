@@ -18,7 +18,7 @@ class Facade(TensorCollection):
     """Requires: `_inner`, and `_wrap(node)`. Gives: the verbs."""
 
     _is_typed = True
-    _inner: Any
+    _inner: Any = None
 
     if TYPE_CHECKING:
 

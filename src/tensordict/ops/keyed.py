@@ -410,12 +410,12 @@ class Keyed(Facts):
     def _ready(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]] | None:
         """Return pairs of which all are plain keys and tensors as children; None if there are others."""
         ready: list[tuple[str, Any]] = []
-        if self._locked:
-            return None
         for key, value in pairs:
             if type(key) is not str or not isinstance(value, Tensor):
                 return None
             ready.append((key, self._door(key, value)))
+        if ready:
+            self._gate("set key {!r}", ready[0][0])
         return ready
 
     def _doors(self, pairs: Iterable[tuple[Any, Any]], inplace: bool, is_leaf: IsLeaf | None = None) -> None:

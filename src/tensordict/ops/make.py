@@ -395,6 +395,50 @@ class Make(Facts):
         return _made(cls, obj, auto_batch_size, batch_dims, device, batch_size)
 
     @classmethod
+    def from_dataclass(
+        cls,
+        dataclass: Any,
+        *,
+        dest_cls: Any = None,
+        auto_batch_size: bool = False,
+        batch_dims: int | None = None,
+        as_tensorclass: bool = False,
+        device: DeviceLike = None,
+        batch_size: SizeLike | None = None,
+    ) -> Any:
+        """Return a tensordict of an instance of a dataclass, the field names being the keys.
+
+        Args:
+            dataclass: the instance; with ``as_tensorclass`` a dataclass too, whose tensorclass is returned.
+            dest_cls: with ``as_tensorclass``, the tensorclass to make.
+            auto_batch_size: find the longest batch size that all values share.
+            batch_dims: with ``auto_batch_size``, at most so many dims.
+            as_tensorclass: return a tensorclass that derives from the dataclass, see `tensordict.from_dataclass`.
+            device: the device.
+            batch_size: the batch size.
+
+        Raises:
+            TypeError: if it is no instance of a dataclass.
+
+        Examples:
+            >>> import dataclasses
+            >>> from tensordict import TensorDict
+            >>> Point = dataclasses.make_dataclass("Point", ["x", "y"])
+            >>> TensorDict.from_dataclass(Point(1, 2))["y"]
+            tensor(2)
+        """
+        said = (auto_batch_size, batch_dims, device, batch_size)
+        if as_tensorclass:
+            names = ("auto_batch_size", "batch_dims", "device", "batch_size")
+            return cls._typed_kind(dataclass, dest_cls=dest_cls, **dict(zip(names, said)))
+        if isinstance(dataclass, (type, Core)) or not dataclasses.is_dataclass(dataclass):
+            raise TypeError(
+                f"from_dataclass expects an instance of a dataclass, got {dataclass!r}; as_tensorclass=True takes "
+                f"a dataclass too"
+            )
+        return _made(cls, dataclass, *said)
+
+    @classmethod
     def from_pytree(
         cls,
         pytree: Any,
@@ -450,7 +494,7 @@ def _made(cls: Any, obj: Any, auto_batch_size: bool, batch_dims: int | None, dev
     """Return the tensordict of an object, or an object that has no parts as it is."""
     found = _structure(obj)
     if not isinstance(found, dict):
-        return found
+        return cls._received(found) if isinstance(found, Core) else found
     return cls.from_dict(
         found, auto_batch_size=auto_batch_size, batch_dims=batch_dims, device=device, batch_size=batch_size
     )
