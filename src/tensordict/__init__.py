@@ -7,7 +7,7 @@ from tensordict.keys import unravel_key, unravel_key_list, unravel_key_to_tuple
 from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
-from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.parallel import WorkerError
@@ -52,8 +52,10 @@ __all__ = [
     "NO_DEFAULT",
     "LazyStackedTensorDict",
     "MemoryMappedTensor",
+    "MetaData",
     "NestedKey",
     "NonTensorData",
+    "NonTensorDataBase",
     "NonTensorStack",
     "TensorClass",
     "TensorCollection",

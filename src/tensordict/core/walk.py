@@ -197,8 +197,6 @@ class Visit:
             child: Any = parts[first]
             if (self.is_leaf or default_is_leaf)(type(child)):
                 result = self.call(at, parts)
-            elif getattr(child, "_is_non_tensor", False):
-                result = child if self.batch is None else child._rebatched(self.batch)
             else:
                 result = child._visited(self, (*parts[:first], *parts[first + 1 :]), at)
             if result is not None:
@@ -211,8 +209,6 @@ class Visit:
         for key, child in node._raw_pairs():
             if isinstance(child, Tensor):
                 result = fn(child)
-            elif child._is_non_tensor:
-                result = child if self.batch is None else child._rebatched(self.batch)
             else:
                 result = child._visited(self, (), (*path, key))
             if result is not None:
