@@ -8,6 +8,7 @@ from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack
+from tensordict.kinds.unbatched import UnbatchedTensor
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.parallel import WorkerError
@@ -61,6 +62,7 @@ __all__ = [
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",
+    "UnbatchedTensor",
     "WorkerError",
     "__version__",
     "assert_allclose_td",

@@ -33,6 +33,8 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
         value = convert(value, meta)
         if isinstance(value, Core):
             return _node(key, value, meta)
+    if type(value) is not Tensor and hasattr(value, "_held"):
+        return _node(key, value._held(meta), meta)
     batch = meta.batch
     if value.shape[: len(batch)] != batch:
         raise errors.batch_mismatch(key, batch, tuple(value.shape))

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 TORCH: dict[Any, Callable[..., Any]] = {}
 """What each torch function does to a node. Filled at import, only read afterwards."""
 
+PRESENTED: set[type] = set()
+"""The kinds that users do not get as they are: their `_entry` is something else."""
+
 _NOT_PICKLED = ("_lockers", "_undo", "_entered", "_row_meta")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +61,7 @@ class Core(Lockable):
 
     _meta: Meta
     _is_non_tensor: ClassVar[bool] = False
+    _is_unbatched: ClassVar[bool] = False
     _is_typed: ClassVar[bool] = False
     _home: Any = None
     __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -96,6 +100,7 @@ class Core(Lockable):
         def _stamp(self, meta: Meta) -> Self: ...
         def _like(self, children: dict[str, Any], meta: Meta) -> Self: ...
         def _given(self) -> Any: ...
+        def _entry(self) -> Any: ...
         def _dense(self) -> Any: ...
         def _restructure(self, call: Callable[[Any], Any]) -> Any: ...
         def _place(self, room: Any, kind: str, fill: bool) -> Self: ...

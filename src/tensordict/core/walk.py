@@ -28,7 +28,7 @@ def default_is_leaf(kind: type) -> bool:
         >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
         (True, False)
     """
-    return not issubclass(kind, Core)
+    return not issubclass(kind, Core) or kind._is_unbatched
 
 
 def is_leaf_nontensor(kind: type) -> bool:
@@ -92,7 +92,7 @@ class View:
 
 def _show(holder: Any, key: str) -> Any:
     child = holder._get(key)
-    return holder._shown(child) if isinstance(child, Tensor) else child
+    return holder._shown(child) if isinstance(child, Tensor) else child._entry()
 
 
 def shown_pairs(node: Any) -> list[tuple[str, Any]]:
@@ -195,7 +195,7 @@ class Visit:
             at = (*path, key)
             first = next((n for n, part in enumerate(parts) if isinstance(part, Core)), 0)
             child: Any = parts[first]
-            if (self.is_leaf or default_is_leaf)(type(child)):
+            if (self.is_leaf or default_is_leaf)(type(child)) and not getattr(child, "_is_unbatched", False):
                 result = self.call(at, parts)
             else:
                 result = child._visited(self, (*parts[:first], *parts[first + 1 :]), at)

@@ -51,6 +51,10 @@ class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert
         """Return what a user gets who reads this child by key."""
         return self
 
+    def _entry(self) -> Any:
+        """Return what `get`, `values` and `items` give for this child."""
+        return self
+
     def _shown(self, child: Any) -> Any:
         """Return a child of mine as users get it."""
         return child

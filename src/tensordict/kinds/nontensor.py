@@ -608,7 +608,7 @@ class NonTensorStack(NonTensor):
         return state
 
     def _settled(self) -> NonTensor:
-        values = self._flat()
+        values = self._pool.objects if self._pool.strings is None else []
         if not values or not all(_same_value(value, values[0]) for value in values):
             return self
         return NonTensorData(values[0], self._meta.batch, self._meta.device)

@@ -321,7 +321,7 @@ class Convert(Facts):
         """
         found: dict[str, Any] = {}
         for key in self._keys():
-            child = self._get(key)
+            child = self.get(key)  # type: ignore[attr-defined]
             if isinstance(child, Tensor):
                 found[key] = child.tolist() if convert_tensors else self._shown(child)
             elif not child._is_non_tensor:
@@ -340,7 +340,7 @@ class Convert(Facts):
             >>> TensorDict({"x": [1, 2]}, [2]).numpy()
             {'x': array([1, 2])}
         """
-        return {key: child.numpy() for key, child in self._raw_pairs()}
+        return {key: child.numpy() for key, child in walk.shown_pairs(self)}
 
     def tolist(
         self,
@@ -372,7 +372,7 @@ class Convert(Facts):
         if not convert_nodes:
             return self
         found = {}
-        for key, child in self._raw_pairs():
+        for key, child in walk.shown_pairs(self):
             if isinstance(child, Tensor):
                 found[key] = child.tolist() if convert_tensors else child
             else:
@@ -396,7 +396,7 @@ class Convert(Facts):
             {'a.b': tensor(1)}
         """
         found: dict[str, Any] = {} if destination is None else destination
-        for key, child in self._raw_pairs():
+        for key, child in walk.shown_pairs(self):
             name = prefix + key
             if isinstance(child, Tensor):
                 found[name] = child if keep_vars else child.detach()

@@ -68,12 +68,17 @@ def _fields(node: Any, level: int) -> str:
     return "{\n" + ",\n".join(pad + line for line in lines) + "\n" + "    " * level + "}"
 
 
+def brief(leaf: Tensor, depth: int) -> str:
+    """Return the dtype of a leaf and its shape after the batch dims."""
+    shape = "[jagged]" if leaf.is_nested else list(leaf.shape[depth:])
+    return f"{_SHORT.get(leaf.dtype, str(leaf.dtype).removeprefix('torch.'))}{shape}"
+
+
 def _child(node: Any, key: str, level: int) -> str:
     child = node._peek(key)
     depth = len(node._meta.batch)
     if isinstance(child, Tensor):
-        shape = "[jagged]" if child.is_nested else list(child.shape[depth:])
-        return f"{_SHORT.get(child.dtype, str(child.dtype).removeprefix('torch.'))}{shape}"
+        return brief(child, depth)
     if isinstance(child, Core):
         return child._brief(depth, level)  # type: ignore[attr-defined,no-any-return]
     return str(child)

@@ -24,6 +24,7 @@ from tensordict.core.core import Core
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorStack, Pool
+from tensordict.kinds.unbatched import Unbatched, UnbatchedTensor
 from tensordict.meta import Meta
 from tensordict.storage.strings import opened
 
@@ -226,4 +227,7 @@ register_pytree_node(
 )
 
 # unpickling these runs nothing but their own `__setstate__`
-add_safe_globals([TensorDict, LazyStackedTensorDict, NonTensorData, MetaData, NonTensorStack, Meta, Pool, opened])
+add_safe_globals(
+    [TensorDict, LazyStackedTensorDict, NonTensorData, MetaData, NonTensorStack, Unbatched, UnbatchedTensor]
+)
+add_safe_globals([Meta, Pool, opened])

@@ -137,14 +137,14 @@ def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
         raise RuntimeError(
             f"{path}: written in format version {version}, but this version reads up to {NEWEST}; upgrade tensordict"
         )
-    if raw.get(_KIND) in _OF_LEAVES:
-        record, entries = _dense(raw, path)
-        return replace(record, kind=raw[_KIND]), entries
     cls = _class_name(raw, path)
     kind = _KINDS.get(cls.rpartition(".")[2]) if cls.startswith("tensordict.") else None
     kind = kind or ("dense" if "shape" in raw else "tensorclass")
-    if kind == "dense":
-        return _dense(raw, path)
+    if raw.get(_KIND) in _OF_LEAVES:
+        kind = raw[_KIND]
+    if kind in ("dense", *_OF_LEAVES):
+        record, entries = _dense(raw, path)
+        return replace(record, kind=kind), entries
     if kind == "lazy":
         return _lazy(raw, path)
     if kind == "tensorclass":
