@@ -19,7 +19,15 @@ import torch
 import tensordict
 import tensordict.base
 import tensordict.utils
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, lazy_stack
+from tensordict import (
+    LazyStackedTensorDict,
+    MetaData,
+    NonTensorData,
+    NonTensorStack,
+    TensorClass,
+    TensorDict,
+    lazy_stack,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -103,20 +111,30 @@ append(tensordict) extend(tensordict) insert(index,tensordict) tensordicts
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
 """
+ONE_VALUE = """
+data extend(tensordict) fields() from_tensordict(tensordict,non_tensordict,safe) maybe_to_stack()
+"""
+COLUMN = """
+data from_nontensordata(non_tensor) maybe_to_stack() stack_dim tensordicts
+"""
 FUNCTIONS = """
 KEY_SEPARATOR LazyStackedTensorDict(stack_dim,batch_size,device,names,stack_dim_name)
-MemoryMappedTensor(source,dtype,shape,filename) NO_DEFAULT NestedKey NonTensorData(data,batch_size,device,names)
+MemoryMappedTensor(source,dtype,shape,filename) MetaData(data,batch_size,device,names) NO_DEFAULT NestedKey
+NonTensorData(data,batch_size,device,names) NonTensorDataBase(data,batch_size,device,names)
 NonTensorStack(stack_dim) TensorClass() TensorCollection()
-TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() WorkerError __version__
+TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase()
+UnbatchedTensor(data,batch_size) WorkerError __version__
 assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg)
-assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg) capture_non_tensor_stack() cat(input,dim,out)
+assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg)
+capture_non_tensor_stack(allow_none) cat(input,dim,out)
 collate(batch,pad_keys,nested_keys,mask_key) default_is_leaf(kind) dense_stack_tds(td_list,dim)
 from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
 from_pytree(pytree,batch_size,auto_batch_size,batch_dims) from_tuple(obj,auto_batch_size,batch_dims,device,batch_size)
 fromkeys(keys,value) get_defaults_to_none() group_by(tensordict,key) is_leaf_nontensor(kind) is_non_tensor(data)
-is_tensor_collection(datatype) is_tensorclass(obj) lazy_legacy() lazy_stack(input,dim,out) list_to_stack()
+is_tensor_collection(datatype) is_tensorclass(obj) lazy_legacy(allow_none) lazy_stack(input,dim,out)
+list_to_stack(allow_none)
 load_memmap(prefix,device,non_blocking,mode,num_threads,robust_key,allow_pickle)
 make_tensordict(input_dict,batch_size,device,auto_batch_size) maybe_dense_stack(input,dim,out)
 merge_tensordicts(callback_exist) pad(tensordict,pad_size,value)
@@ -147,8 +165,9 @@ KINDS: list[tuple[type, str]] = [
     (TensorDict, WORDS),
     (LazyStackedTensorDict, WORDS + LAZY),
     (TensorClass, WORDS + TYPED),
-    (NonTensorData, WORDS),
-    (NonTensorStack, WORDS),
+    (NonTensorData, WORDS + ONE_VALUE),
+    (MetaData, WORDS + ONE_VALUE),
+    (NonTensorStack, WORDS + COLUMN),
 ]
 
 
@@ -164,7 +183,7 @@ def test_every_kind_has_every_word(kind: type, table: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("kind, table", KINDS[:3], ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize("kind, table", KINDS, ids=lambda one: getattr(one, "__name__", ""))
 def test_no_kind_has_a_word_that_is_not_promised(kind: type, table: str) -> None:
     extra = sorted({name for name in dir(kind) if not name.startswith("_")} - set(rows(table)))
     assert not extra, f"add to the table in tests/test_surface.py, or make private: {extra}"

@@ -19,13 +19,19 @@ class Switch:
         mode: on or off.
     """
 
-    value: ClassVar[bool]
+    value: ClassVar[bool | None] = None  # None until it is set
+    default: ClassVar[bool]
 
     def __init__(self, mode: bool = True) -> None:
         if not isinstance(mode, bool):
             raise TypeError(f"{type(self).__name__} takes True or False, got {mode!r}")
         self.mode = mode
-        self._before: list[bool] = []
+        self._before: list[bool | None] = []
+
+    @classmethod
+    def state(cls, allow_none: bool) -> bool | None:
+        """Return the mode that is set; where none is, None if that is allowed, or else the default."""
+        return cls.default if cls.value is None and not allow_none else cls.value
 
     def set(self) -> None:
         """Set the switch until it is set again."""
@@ -61,7 +67,7 @@ class set_lazy_legacy(Switch):
         'LazyStackedTensorDict'
     """
 
-    value = False
+    default = False
 
 
 class set_list_to_stack(Switch):
@@ -74,7 +80,7 @@ class set_list_to_stack(Switch):
         ['a', 'b']
     """
 
-    value = True
+    default = True
 
 
 class set_capture_non_tensor_stack(Switch):
@@ -88,7 +94,7 @@ class set_capture_non_tensor_stack(Switch):
         'NonTensorData'
     """
 
-    value = False
+    default = False
 
 
 class set_get_defaults_to_none(Switch):
@@ -103,40 +109,49 @@ class set_get_defaults_to_none(Switch):
         tensordict.errors.MissingKey: key 'x' not found in TensorDict with keys []
     """
 
-    value = True
+    default = True
 
 
-def lazy_legacy() -> bool:
+def lazy_legacy(allow_none: bool = False) -> bool | None:
     """Tell whether `stack` gives lazy stacks; see `set_lazy_legacy`.
+
+    Args:
+        allow_none: None says that it has not been set.
 
     Examples:
         >>> from tensordict import lazy_legacy
         >>> lazy_legacy()
         False
     """
-    return set_lazy_legacy.value
+    return set_lazy_legacy.state(allow_none)
 
 
-def list_to_stack() -> bool:
+def list_to_stack(allow_none: bool = False) -> bool | None:
     """Tell whether a list is one value a row; see `set_list_to_stack`.
+
+    Args:
+        allow_none: None says that it has not been set.
 
     Examples:
         >>> from tensordict import list_to_stack
         >>> list_to_stack()
         True
     """
-    return set_list_to_stack.value
+    return set_list_to_stack.state(allow_none)
 
 
-def capture_non_tensor_stack() -> bool:
+def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
     """Tell whether a stack of equal non-tensors is one value; see `set_capture_non_tensor_stack`.
+
+    Args:
+        allow_none: None says that it has not been set.
 
     Examples:
         >>> from tensordict import capture_non_tensor_stack
         >>> capture_non_tensor_stack()
         False
     """
-    return set_capture_non_tensor_stack.value
+    return set_capture_non_tensor_stack.state(allow_none)
 
 
 def get_defaults_to_none() -> bool:
@@ -147,4 +162,4 @@ def get_defaults_to_none() -> bool:
         >>> get_defaults_to_none()
         True
     """
-    return set_get_defaults_to_none.value
+    return bool(set_get_defaults_to_none.state(False))

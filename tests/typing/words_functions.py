@@ -16,12 +16,15 @@ from tensordict import (
     NO_DEFAULT,
     LazyStackedTensorDict,
     MemoryMappedTensor,
+    MetaData,
     NonTensorData,
+    NonTensorDataBase,
     NonTensorStack,
     TensorClass,
     TensorCollection,
     TensorDict,
     TensorDictBase,
+    UnbatchedTensor,
     WorkerError,
     __version__,
     assert_allclose_td,
@@ -76,17 +79,20 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(str(NO_DEFAULT), str)
     assert_type(LazyStackedTensorDict(td), LazyStackedTensorDict)
     assert_type(MemoryMappedTensor([1.0]), MemoryMappedTensor)
+    assert_type(MetaData("a"), MetaData)
     assert_type(NonTensorData("a"), NonTensorData)
+    assert_type(isinstance(td, NonTensorDataBase), bool)
     assert_type(NonTensorStack("a", "b"), NonTensorStack)
     assert_type(isinstance(td, TensorClass), bool)
     assert_type(isinstance(td, TensorCollection), bool)
     assert_type(TensorDict({"x": 1}), TensorDict)
     assert_type(isinstance(td, TensorDictBase), bool)
+    assert_type(UnbatchedTensor([1.0]), UnbatchedTensor)
     assert_type(WorkerError(), WorkerError)
     assert_type(str(__version__), str)
     assert_type(assert_allclose_td(td, td), bool)
     assert_type(assert_close(td, td), bool)
-    assert_type(capture_non_tensor_stack(), bool)
+    assert_type(capture_non_tensor_stack(), bool | None)
     assert_type(cat([td, td]), TensorDict)
     assert_type(collate([td, td]), Any)
     assert_type(default_is_leaf(Tensor), bool)
@@ -103,9 +109,9 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(is_non_tensor(td), bool)
     assert_type(is_tensor_collection(td), bool)
     assert_type(is_tensorclass(td), bool)
-    assert_type(lazy_legacy(), bool)
+    assert_type(lazy_legacy(), bool | None)
     assert_type(lazy_stack([td, td]), Any)
-    assert_type(list_to_stack(), bool)
+    assert_type(list_to_stack(), bool | None)
     assert_type(load_memmap(td.memmap(folder).saved_path), TensorDict)
     assert_type(make_tensordict(x=1), TensorDict)
     assert_type(maybe_dense_stack([td, td]), Any)

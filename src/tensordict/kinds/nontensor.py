@@ -659,7 +659,16 @@ class NonTensorStack(NonTensor):
         """
         return list(self.unbind(0))
 
-    stack_dim = 0
+    @property
+    def stack_dim(self) -> int:
+        """Return the dim along which rows differ, as that of a lazy stack: the first.
+
+        Examples:
+            >>> from tensordict import NonTensorStack
+            >>> NonTensorStack("a", "b").stack_dim
+            0
+        """
+        return 0
 
     @property
     def data(self) -> Any:

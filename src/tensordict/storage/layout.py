@@ -138,10 +138,7 @@ def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
             f"{path}: written in format version {version}, but this version reads up to {NEWEST}; upgrade tensordict"
         )
     cls = _class_name(raw, path)
-    kind = _KINDS.get(cls.rpartition(".")[2]) if cls.startswith("tensordict.") else None
-    kind = kind or ("dense" if "shape" in raw else "tensorclass")
-    if raw.get(_KIND) in _OF_LEAVES:
-        kind = raw[_KIND]
+    kind = _kind(raw, cls)
     if kind in ("dense", *_OF_LEAVES):
         record, entries = _dense(raw, path)
         return replace(record, kind=kind), entries
@@ -150,6 +147,13 @@ def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
     if kind == "tensorclass":
         return Record(kind, cls=cls), {INNER: Entry(INNER)}
     return _non_tensor(raw, path, kind), {}
+
+
+def _kind(raw: dict[str, Any], cls: str) -> str:
+    if raw.get(_KIND) in _OF_LEAVES:
+        return str(raw[_KIND])
+    kind = _KINDS.get(cls.rpartition(".")[2]) if cls.startswith("tensordict.") else None
+    return kind or ("dense" if "shape" in raw else "tensorclass")
 
 
 def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:
