@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -105,6 +106,11 @@ class NonTensor(Opaque):
 
     def numpy(self) -> Any:
         return self._given()
+
+    def where(self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None) -> Any:
+        if not isinstance(other, NonTensor) or _one_value(self, other):
+            return self._fresh()
+        return NonTensorStack._join([self, other], lambda rows: torch.where(condition, *rows), self._meta.device)
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         room.meta = self._record()
@@ -495,7 +501,7 @@ class NonTensorStack(NonTensor):
     def _again(self, rows: Tensor, names: Names = None) -> Self:
         node = self._of(self._pool, rows, Meta((), self._meta.device, names))
         if self._home is not None:
-            node._home, node._root = self._home, self._root or self
+            node._home, node._root = self._home, self if self._root is None else self._root
         return node
 
     def _fresh(self) -> Self:
@@ -509,9 +515,18 @@ class NonTensorStack(NonTensor):
         return self._again(call(self._rows), names)
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        # a reduction has no meaning for objects: rows of the result take the first value along the reduced dims
+        if batch == self._meta.batch:
+            return self._of(self._pool, self._rows.clone(), self._meta._replace(names=names))
+        # a reduction has no meaning for objects: all rows of the result take the first value
         flat = self._rows.reshape(-1)[:1] if self._rows.numel() else torch.zeros(1, dtype=torch.long)
         return self._again(flat.expand(batch) if batch else flat.reshape(()), names)
+
+    def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        rows = call(self._rows)
+        if dims.numel(batch) > dims.numel(self._meta.batch):
+            self._pool.objects.append(None)  # new rows, which are those that do not follow the others, have no value
+            rows = torch.where(call(self._rows + 1) == rows, len(self._pool) - 1, rows)
+        return self._of(self._pool, rows, self._meta._replace(names=names))
 
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         return tuple(self._again(rows) for rows in call(self._rows))
@@ -551,9 +566,9 @@ class NonTensorStack(NonTensor):
 
     def _save(self) -> None:
         """Write the folder that I lie in anew, if the rows that were written are those of the column in it."""
-        root = self._root or self
+        root = self if self._root is None else self._root
         home = root._home
-        if home is None or home.kind != "memmap" or home.path is None:
+        if home is None or home.kind != "memmap" or home.path is None or not os.path.isdir(home.path):
             return
         if root is self or root._rows.untyped_storage().data_ptr() == self._rows.untyped_storage().data_ptr():
             root._place(Folder(home.path, "w"), home.kind, True)
