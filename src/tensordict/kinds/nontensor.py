@@ -110,7 +110,9 @@ class NonTensor(Opaque):
     def where(self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None) -> Any:
         if not isinstance(other, NonTensor) or _one_value(self, other):
             return self._fresh()
-        return NonTensorStack._join([self, other], lambda rows: torch.where(condition, *rows), self._meta.device)
+        return NonTensorStack._join(
+            [self, other], lambda rows: torch.where(condition, rows[0], rows[1]), self._meta.device
+        )
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         room.meta = self._record()
