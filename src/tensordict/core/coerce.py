@@ -99,7 +99,7 @@ def _sequence(value: Any, meta: Meta) -> Any:
             pass  # ragged lists of numbers are values, one a row
     if not settings.list_to_stack():
         return non_tensor(value, meta)
-    return Core._non_tensor_kind._of_list(list(value), meta)
+    return Core._non_tensor_kind._of_list(value if isinstance(value, list) else list(value), meta)
 
 
 def _all_numbers(value: Any) -> bool:

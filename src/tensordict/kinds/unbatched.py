@@ -173,7 +173,7 @@ class Unbatched(Opaque):
         theirs = value._tensor if isinstance(value, Unbatched) else value
         if not isinstance(value, Unbatched) or theirs.shape != self._tensor.shape:
             raise self._unlike(theirs)
-        if self._home is not None and plan.items and not _equal(self, value):
+        if self._home is not None and not _whole(plan.items) and not _equal(self, value):
             raise RuntimeError(
                 f"an unbatched tensor is one for all rows, so a row cannot have another one where it is stored "
                 f"({self._home.kind}); write a clone() of the tensordict"
@@ -188,9 +188,9 @@ class Unbatched(Opaque):
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         """Write rows; where one gets a tensor of its own, return a tensor for each row."""
         self._writable()
-        if not items:
+        if _whole(items):
             self._tensor.copy_(value._tensor)
-        if not items or _equal(self, value):
+        if _equal(self, value):
             return self
         rows = self._spread().clone()
         rows[items] = value._tensor
@@ -253,6 +253,10 @@ def _beside(other: Any) -> Tensor:
         f"an unbatched tensor is one for all rows and cannot be combined with a value a row, got {other!r}; "
         f"exclude() it, or set a tensor with a value for each row in its place"
     )
+
+
+def _whole(items: tuple[Any, ...]) -> bool:
+    return all(isinstance(item, slice) and item == slice(None) for item in items)
 
 
 def _equal(one: Unbatched, other: Any) -> bool:
