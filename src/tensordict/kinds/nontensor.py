@@ -21,7 +21,7 @@ from torch import Tensor
 from tensordict import dims, errors, settings
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
-from tensordict.indexing import Plan, plan
+from tensordict.indexing import Plan
 from tensordict.kinds.collection import TensorCollection
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.store import LOADERS, node_home
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _ZERO = torch.zeros(1)
+_SHOWN = 100  # values in a repr
 LONG = 1000
 """How many strings are worth two tensors instead of a list of objects."""
 
@@ -178,7 +179,12 @@ class NonTensorDataBase(NonTensor):
     """
 
     _kind = "non-tensor"
-    _value: Any
+    _own: Any
+    _cell: NonTensorStack | None = None  # the row of a column that I am a view of, without dims
+
+    @property
+    def _value(self) -> Any:
+        return self._own if self._cell is None else self._cell._flat()[0]
 
     def __init__(
         self,
@@ -188,7 +194,7 @@ class NonTensorDataBase(NonTensor):
         names: Sequence[str | None] | None = None,
     ) -> None:
         batch = as_batch(batch_size)
-        self._value = data._given() if isinstance(data, NonTensor) else data
+        self._own = data._given() if isinstance(data, NonTensor) else data
         self._meta = Meta(batch, None if device is None else torch.device(device), as_names(names, len(batch)))
 
     @property
@@ -204,7 +210,7 @@ class NonTensorDataBase(NonTensor):
 
     def _same(self, batch: Batch, names: Names = None) -> Self:
         node = object.__new__(type(self))
-        node._value = self._value
+        node._own = self._value
         node._meta = Meta(batch, self._meta.device, names)
         return node
 
@@ -238,7 +244,13 @@ class NonTensorDataBase(NonTensor):
                 f"all rows. Write through the tensordict that holds it, or hold a NonTensorStack."
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_own": self._value, "_cell": None}
+
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
+        if self._cell is not None:
+            self._cell._written(items, value)
+            return self
         theirs = value._flat() if isinstance(value, NonTensor) else [value]
         if all(_same_value(item, self._value) for item in theirs):
             return self
@@ -500,23 +512,29 @@ class NonTensorStack(NonTensor):
             return self._of(pool.first(count), None, self._meta)
         return self if count >= len(pool) else self._of(Pool.of(self._flat()), None, self._meta)
 
-    def _again(self, rows: Tensor, names: Names = None) -> Self:
+    def _again(self, rows: Tensor, names: Names = None) -> Any:
+        """Return some of my rows as a column, and a single one as a value, which still writes to me."""
         node = self._of(self._pool, rows, Meta((), self._meta.device, names))
         if self._home is not None:
             node._home, node._root = self._home, self if self._root is None else self._root
-        return node
+        return node if rows.ndim else node._alone()
+
+    def _alone(self) -> NonTensorData:
+        value = object.__new__(NonTensorData)
+        value._cell, value._meta = self, self._meta
+        return value
 
     def _fresh(self) -> Self:
         return self._of(self._pool, None if self._order is None else self._order.clone(), self._meta)
 
-    def _move(self, rule: Rule, call: Call) -> Self:
+    def _move(self, rule: Rule, call: Call) -> Any:
         names = self._meta.names
         return self._again(call(self._rows), names and rule(names, None))
 
-    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
+    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._again(call(self._rows), names)
 
-    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
+    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
         if batch == self._meta.batch:
             return self._of(self._pool, self._rows.clone(), self._meta._replace(names=names))
         # a reduction has no meaning for objects: all rows of the result take the first value
@@ -530,12 +548,13 @@ class NonTensorStack(NonTensor):
             rows = torch.where(call(self._rows + 1) == rows, len(self._pool) - 1, rows)
         return self._of(self._pool, rows, self._meta._replace(names=names))
 
-    def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
+    def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Any, ...]:
         return tuple(self._again(rows) for rows in call(self._rows))
 
     def _index(self, plan: Plan) -> Any:
         if not plan.view:
-            return self._of(self._pool, self._picked(plan), Meta((), self._meta.device))
+            node = self._of(self._pool, self._picked(plan), Meta((), self._meta.device))
+            return node if plan.batch else node._alone()
         return self._again(plan.call(self._rows))
 
     def _picked(self, plan: Plan) -> Tensor:
@@ -552,7 +571,8 @@ class NonTensorStack(NonTensor):
         return self
 
     def _write(self, plan: Plan, value: Any) -> None:
-        self._written(plan.items, value)
+        rows = isinstance(value, list) and plan.batch and settings.list_to_stack()
+        self._written(plan.items, self._of_values(value, len(plan.batch), None) if rows else value)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._writable()
@@ -576,9 +596,7 @@ class NonTensorStack(NonTensor):
             root._place(Folder(home.path, "w"), home.kind, True)
 
     def _given(self) -> Any:
-        if not self._meta.batch:
-            return self._flat()[0]
-        return RowList(self)
+        return RowList(self) if self._meta.batch else self._flat()[0]
 
     def _record(self) -> Record:
         return Record("non-tensor-stack", self._meta.batch, None, data=self.tolist(), stack_dim=0)
@@ -699,7 +717,9 @@ class NonTensorStack(NonTensor):
         return self.tolist()
 
     def __repr__(self) -> str:
-        return f"NonTensorStack({self.tolist()!r}, batch_size={self.batch_size})"
+        short = dims.numel(self._meta.batch) <= _SHOWN
+        values = repr(self.tolist()) if short else f"[{', '.join(map(repr, self.flatten()[:3]._flat()))}, ...]"
+        return f"NonTensorStack({values}, batch_size={self.batch_size})"
 
 
 class Pool:
@@ -781,15 +801,10 @@ class RowList(list[Any]):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         super().__setitem__(index, value)
-        at = plan(index, self._column._meta.batch).items
-        self._column._written(at, _plain_column(value) if isinstance(index, slice) else value)
+        self._column[index] = list(value) if isinstance(index, slice) else value
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
-
-
-def _plain_column(value: Any) -> Any:
-    return NonTensorStack._of_values(list(value), 1, None)
 
 
 Core._non_tensor_kind = NonTensorData
