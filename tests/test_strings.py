@@ -169,6 +169,7 @@ def test_an_index_of_one_dim_is_that_of_a_list(values: list[Any], data: st.DataO
     row = data.draw(st.integers(-size, size - 1))
     assert words[row].tolist() == values[row]
     assert words[row].data == values[row]
+    assert type(words[row]) is type(words.unbind(0)[row]) is NonTensorData
 
 
 @given(st.lists(TEXT, min_size=4, max_size=4), st.data())
@@ -185,6 +186,10 @@ def test_a_row_assignment_changes_that_row_only(values: list[Any], data: st.Data
     assert before["word"] == other["word"]
     td[2:] = td[:2].clone()
     assert td["word"] == values[:2] * 2
+    part.get("word")[0] = NonTensorData("to the row")
+    assert td[1]["word"] == "to the row"
+    td[1].get("word")[()] = "through the value"
+    assert td[1]["word"] == part[0]["word"] == "through the value"
     part["word"][0] = "through the list"
     assert td[1]["word"] == "through the list"
 
@@ -229,9 +234,9 @@ def test_torch_saves_and_loads_it_by_default() -> None:
 def reading(queue: Any, connection: Any) -> None:
     while (td := queue.get(timeout=60)) is not None:
         words = td.get(("n", "word"))
-        rows = words.tolist() if words.batch_dims else [words.data]
+        one = not words.batch_dims  # a single value travels by itself
         td["x"].fill_(7)
-        connection.send((rows, words._pool.in_place))
+        connection.send(([words.data], True) if one else (words.tolist(), words._pool.in_place))
         del td, words
     connection.send(None)
 
