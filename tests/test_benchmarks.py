@@ -40,6 +40,13 @@ def test_a_page_without_a_block_is_refused_before_anything_runs(tmp_path: pathli
     assert page.read_text() == "Nothing here.\n"
 
 
+def test_every_row_about_strings_runs() -> None:
+    command = [sys.executable, str(BENCHMARKS / "strings.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 10
+
+
 def test_every_operation_runs() -> None:
     command = [sys.executable, str(BENCHMARKS / "ops.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

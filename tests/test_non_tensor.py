@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from tensordict import NonTensorData, NonTensorStack, TensorDict, collate, lazy_stack
+from tensordict import (
+    MetaData,
+    NonTensorData,
+    NonTensorDataBase,
+    NonTensorStack,
+    TensorDict,
+    capture_non_tensor_stack,
+    collate,
+    lazy_stack,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_list_to_stack,
+)
 
 WORDS = ["a", "b", "c", "d"]
 JSON = st.recursive(
@@ -212,3 +226,132 @@ def test_equality_is_by_row() -> None:
     one, two = column(), column(["a", "x", "c", "d"])
     assert (one == one.clone()).all()
     assert not (one == two).all()
+
+
+# ---- one value, and a description of all rows
+
+
+def test_metadata_stays_one_through_joins_of_equal_ones() -> None:
+    def about(text: str) -> TensorDict:
+        return TensorDict({"x": torch.zeros(2), "run": MetaData(text)}, [2])
+
+    for got in (torch.stack([about("a"), about("a")]), torch.cat([about("a"), about("a")]), about("a")[[0, 1, 1]]):
+        assert type(got.get("run")) is MetaData
+        assert got.get("run").batch_size == got.batch_size
+        assert got["run"] == "a"
+    assert torch.stack([about("a"), about("b")])["run"] == [["a", "a"], ["b", "b"]]
+    assert torch.cat([about("a"), about("b")])["run"] == ["a", "a", "b", "b"]
+    td = about("a")
+    td[1] = about("b")[0]
+    assert td["run"] == ["a", "b"]
+    assert torch.stack([MetaData(1), NonTensorData(1)]).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [NonTensorData, MetaData])
+def test_the_published_constructors_and_conversions(kind: Any, tmp_path: Path) -> None:
+    one = kind("a", batch_size=[2])
+    assert kind(kind("a")).data == "a"
+    assert isinstance(one, NonTensorDataBase)
+    assert [field.name for field in kind.fields()] == ["data"]
+    made = kind.from_tensordict(TensorDict({}, [3], names=["t"]), {"data": [1]})
+    assert (type(made), made.data, made.batch_size, made.names) == (kind, [1], (3,), ["t"])
+    assert kind.from_tensordict(TensorDict({"data": one}, [2])).tolist() == ["a", "a"]
+    for wrong in ({}, {"data": 1, "more": 2}):
+        with pytest.raises(KeyError, match="one field, 'data'"):
+            kind.from_tensordict(TensorDict({}), wrong)
+    for column_of in (one.maybe_to_stack(), NonTensorStack.from_nontensordata(one)):
+        assert type(column_of) is NonTensorStack
+        assert column_of.tolist() == ["a", "a"]
+        assert column_of.maybe_to_stack() is column_of
+        assert NonTensorStack.from_nontensordata(column_of) is column_of
+    alone = kind("a")
+    assert alone.maybe_to_stack() is alone
+    assert one.extend(kind("b", [1])).tolist() == ["a", "a", "b"]
+    assert type(one.extend(one)) is kind
+    td = TensorDict({"it": one, "x": torch.zeros(2)}, [2])
+    td.memmap(tmp_path)
+    for again in (TensorDict.load_memmap(tmp_path), pickle.loads(pickle.dumps(td)), td.clone()):
+        assert type(again.get("it")) is kind
+        assert again["it"] == "a"
+
+
+def test_values_that_are_equal_but_of_another_type_are_kept() -> None:
+    td = TensorDict({"x": torch.zeros(2), "flag": NonTensorData(True)}, [2])
+    td[0] = TensorDict({"x": 1.0, "flag": NonTensorData(1)})
+    assert [type(value) for value in td["flag"]] == [int, bool]
+
+
+# ---- switches
+
+
+def test_a_list_is_one_value_when_the_switch_says_so() -> None:
+    @set_list_to_stack(False)
+    def make() -> TensorDict:
+        assert not list_to_stack()
+        return TensorDict({"it": ["a", "b"]}, [3])
+
+    assert make()[0]["it"] == ["a", "b"]
+    assert list_to_stack()
+    with set_list_to_stack(False):
+        assert TensorDict({"it": ["a", "b", "c"]}, [3])[0]["it"] == ["a", "b", "c"]
+        with set_list_to_stack(True):
+            assert TensorDict({"it": ["a", "b", "c"]}, [3])[0]["it"] == "a"
+        assert list_to_stack(allow_none=True) is False
+    assert list_to_stack(allow_none=True) is None
+    assert TensorDict({}, [2]).set_non_tensor("it", ["a", "b"])[1]["it"] == ["a", "b"]
+
+
+def test_a_stack_of_equal_values_is_one_when_the_switch_says_so() -> None:
+    same, other = [NonTensorData("a", [2])] * 2, [NonTensorData("a"), NonTensorData("b")]
+    assert capture_non_tensor_stack(allow_none=True) is None
+    assert type(torch.stack(same)) is NonTensorStack
+    with set_capture_non_tensor_stack(True):
+        assert capture_non_tensor_stack()
+        got = torch.stack(same, 1)
+        assert type(got) is NonTensorData
+        assert got.batch_size == (2, 2)
+        assert torch.stack(other).tolist() == ["a", "b"]
+        switch = set_capture_non_tensor_stack(False)
+        switch.set()
+        assert type(torch.stack(same)) is NonTensorStack
+    assert not capture_non_tensor_stack()
+
+
+# ---- files
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return open, (os.environ["BOMB"], "w")
+
+
+@pytest.mark.parametrize("place", ["value", "row"])
+def test_a_pickle_is_refused_by_default_and_never_runs(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOMB", str(tmp_path / "ran"))
+    bomb = NonTensorData(Bomb(), [2]) if place == "value" else NonTensorStack(Bomb(), "a")
+    TensorDict({"x": torch.zeros(2), "n": {"it": bomb}}, [2]).memmap(tmp_path / "td")
+    file = "other.pickle" if place == "value" else "pickle.pkl"
+    for options in ({}, {"allow_pickle": False}, {"mode": "r"}):
+        with pytest.raises(RuntimeError, match=rf"key \('n', 'it'\).*{file}.*allow_pickle=True"):
+            TensorDict.load_memmap(tmp_path / "td", **options)
+    assert not (tmp_path / "ran").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        TensorDict.load_memmap(tmp_path / "td", allow_pickle=True)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1, 2}, frozenset("a"), 1j, {1: "key"}, [b"in a list"]])
+def test_what_json_cannot_hold_is_pickled(value: Any, tmp_path: Path) -> None:
+    td = TensorDict({"one": NonTensorData(value, [2]), "row": NonTensorStack(value, None)}, [2])
+    td.memmap(tmp_path)
+    again = TensorDict.load_memmap(tmp_path, allow_pickle=True)
+    assert again["one"] == value
+    assert again["row"] == [value, None]
+
+
+def test_json_gives_tuples_back_as_lists(tmp_path: Path) -> None:
+    TensorDict({"one": NonTensorData({"a": (1, "b")})}).memmap(tmp_path)
+    assert TensorDict.load_memmap(tmp_path)["one"] == {"a": [1, "b"]}

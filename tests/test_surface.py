@@ -21,6 +21,7 @@ import tensordict.base
 import tensordict.utils
 from tensordict import (
     LazyStackedTensorDict,
+    MetaData,
     NonTensorData,
     NonTensorStack,
     TensorClass,
@@ -118,12 +119,20 @@ fields() from_tensordict(td,check)
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
 """
+ONE_VALUE = """
+data extend(tensordict) fields() from_tensordict(tensordict,non_tensordict,safe) maybe_to_stack()
+"""
+COLUMN = """
+data from_nontensordata(non_tensor) maybe_to_stack() stack_dim tensordicts
+"""
 FUNCTIONS = """
 KEY_SEPARATOR LazyStackedTensorDict(stack_dim,batch_size,device,names,stack_dim_name)
-MemoryMappedTensor(source,dtype,shape,filename) NO_DEFAULT NestedKey NonTensorData(data,batch_size,device,names)
-NonTensorStack(stack_dim) PackLayout(keys,shapes,dim,nested,device) TensorAttrs(batch_size,device,names) TensorClass()
-TensorCollection() TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() TypedTensorDict()
-WorkerError __version__ assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix)
+MemoryMappedTensor(source,dtype,shape,filename) MetaData(data,batch_size,device,names) NO_DEFAULT NestedKey
+NonTensorData(data,batch_size,device,names) NonTensorDataBase(data,batch_size,device,names) NonTensorStack(stack_dim)
+PackLayout(keys,shapes,dim,nested,device) TensorAttrs(batch_size,device,names) TensorClass() TensorCollection()
+TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() TypedTensorDict()
+UnbatchedTensor(data,batch_size) WorkerError __version__
+assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix)
 assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix) capture_non_tensor_stack(allow_none)
 cat(input,dim,out) collate(batch,pad_keys,nested_keys,mask_key) default_is_leaf(kind) dense_stack_tds(td_list,dim)
 from_any(obj,auto_batch_size,batch_dims,device,batch_size)
@@ -166,8 +175,9 @@ KINDS: list[tuple[type, str]] = [
     (LazyStackedTensorDict, WORDS + LAZY),
     (TensorClass, WORDS + TYPED),
     (TypedTensorDict, WORDS + DECLARED),
-    (NonTensorData, WORDS),
-    (NonTensorStack, WORDS),
+    (NonTensorData, WORDS + ONE_VALUE),
+    (MetaData, WORDS + ONE_VALUE),
+    (NonTensorStack, WORDS + COLUMN),
 ]
 
 
@@ -183,7 +193,7 @@ def test_every_kind_has_every_word(kind: type, table: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("kind, table", KINDS[:3], ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize("kind, table", KINDS, ids=lambda one: getattr(one, "__name__", ""))
 def test_no_kind_has_a_word_that_is_not_promised(kind: type, table: str) -> None:
     extra = sorted({name for name in dir(kind) if not name.startswith("_")} - set(rows(table)))
     assert not extra, f"add to the table in tests/test_surface.py, or make private: {extra}"

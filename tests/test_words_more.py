@@ -38,7 +38,7 @@ from tensordict import (
 
 class Row(TensorClass):
     x: torch.Tensor
-    y: Any = None
+    y: TensorDict = None
 
 
 def small() -> TensorDict:

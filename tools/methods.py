@@ -36,7 +36,7 @@ TASKS = {
     "Sharing and files": {"Store"},
     "Parallel": {"Parallel"},
     "Ragged values": {"LazyStackedTensorDict"},
-    "Non-tensors": {"NonTensor", "NonTensorData", "NonTensorStack"},
+    "Non-tensors": {"Opaque", "NonTensor", "NonTensorDataBase", "NonTensorData", "NonTensorStack"},
     "Tensorclasses": {"TensorClass", "Declared", "TypedTensorDict"},
 }
 BY_NAME = {

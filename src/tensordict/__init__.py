@@ -8,8 +8,9 @@ from tensordict.kinds.attrs import TensorAttrs
 from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
-from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack
 from tensordict.kinds.typed import TypedTensorDict
+from tensordict.kinds.unbatched import UnbatchedTensor
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.pack import PackLayout
@@ -62,8 +63,10 @@ __all__ = [
     "NO_DEFAULT",
     "LazyStackedTensorDict",
     "MemoryMappedTensor",
+    "MetaData",
     "NestedKey",
     "NonTensorData",
+    "NonTensorDataBase",
     "NonTensorStack",
     "PackLayout",
     "TensorAttrs",
@@ -72,6 +75,7 @@ __all__ = [
     "TensorDict",
     "TensorDictBase",
     "TypedTensorDict",
+    "UnbatchedTensor",
     "WorkerError",
     "__version__",
     "assert_allclose_td",

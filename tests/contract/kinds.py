@@ -8,7 +8,19 @@ from typing import Any
 
 import torch
 
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, TypedTensorDict
+from tensordict import (
+    LazyStackedTensorDict,
+    MetaData,
+    NonTensorData,
+    NonTensorStack,
+    TensorClass,
+    TensorDict,
+    TypedTensorDict,
+    UnbatchedTensor,
+)
+from tensordict.kinds.nontensor import Pool
+from tensordict.meta import Meta
+from tensordict.storage.strings import Strings
 
 
 class Point(TensorClass):
@@ -57,9 +69,18 @@ def nested(batch: tuple[int, ...]) -> TensorDict:
     td["point"] = tensorclass(batch)
     td["wide"] = TensorDict({"n": td["n"].clone()}, (*batch, 2))
     td["one"] = NonTensorData({"any": "object"}, batch)
+    td["about"] = MetaData("all rows")
+    td["scale"] = UnbatchedTensor(torch.tensor([0.5, 2.0]))
     if batch and math.prod(batch):
-        td["column"] = NonTensorStack(*map(str, range(math.prod(batch)))).reshape(batch)
+        texts = list(map(str, range(math.prod(batch))))
+        td["column"] = NonTensorStack(*texts).reshape(batch)
+        td["text"] = strings([None if text == "1" else text + "é" for text in texts]).reshape(batch)
     return td
+
+
+def strings(values: list[Any]) -> NonTensorStack:
+    """Return a column in the form of long ones, however short it is."""
+    return NonTensorStack._of(Pool([], Strings.of(values)), None, Meta((len(values),)))
 
 
 def tensorclass(batch: tuple[int, ...]) -> Point:
@@ -80,6 +101,11 @@ def mapped(batch: tuple[int, ...]) -> TensorDict:
 
 def shared(batch: tuple[int, ...]) -> TensorDict:
     return dense(batch).share_memory_()
+
+
+def batched(node: Any) -> Any:
+    """Return a node without its unbatched tensor, for words that need a value for each row, or the value of one."""
+    return node.exclude("scale") if "scale" in node.keys() else node  # noqa: SIM118
 
 
 KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import KINDS, LEAVES, assert_same, dense, node_class
+from kinds import KINDS, LEAVES, assert_same, batched, dense, node_class
 from torch.utils import _pytree as pytree
 
-from tensordict import LazyStackedTensorDict, TensorClass, TensorDict
+from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, UnbatchedTensor
 
 BATCH = (2, 3)
 
@@ -31,9 +31,14 @@ def assert_equal(got: Any, node: Any) -> None:
     assert set(got.keys(True)) == set(node.keys(True))
     assert_same(got, node, "round trip")
     assert got["word"] == node["word"]
-    for key in ("one", "column"):
+    for key in ("one", "about", "column", "text"):
         if key in node:
             assert got[key] == node[key]
+            assert type(got.get(key)) is type(node.get(key))
+    if "scale" in node:
+        assert type(got["scale"]) is UnbatchedTensor
+        assert torch.equal(got["scale"], node["scale"])
+        assert got.get("scale").batch_size == got.batch_size
 
 
 # ---- copies
@@ -172,7 +177,7 @@ def rows(node: Any) -> Any:
 @pytest.mark.parametrize("kind", ["dense", "lazy0", "nested", "tensorclass"])
 def test_the_compiler_traces_words_in_one_graph(kind: str) -> None:
     torch._dynamo.reset()
-    node = KINDS[kind](BATCH) / 1000
+    node = batched(KINDS[kind](BATCH) / 1000)
     # which member of a lazy stack a row number in a tensor means is not known while tracing
     for words in (chain,) if kind in ("lazy0", "nested") else (chain, rows):
         got = torch.compile(words, fullgraph=True, backend="eager")(node)

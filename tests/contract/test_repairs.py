@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import KINDS, can_make
+from kinds import KINDS, batched, can_make
 from test_words import test_operands_line_up_with_batch_dims as operands_line_up
 from torch.utils import _pytree as pytree
 
@@ -47,8 +47,8 @@ def test_where_and_masks_line_up_with_batch_dims(kind: str) -> None:
         assert torch.equal(node.where(mask, node + 1).get(key), leaf.where(wide, leaf + 1))
         assert torch.equal(node.where(mask, torch.zeros(3, dtype=leaf.dtype)).get(key), leaf.where(wide, 0))
         assert torch.equal(node.masked_fill(mask, 7).get(key), leaf.masked_fill(wide, 7))
-        assert torch.equal(node.clone().masked_fill_(mask, 7).get(key), leaf.masked_fill(wide, 7))
-        assert torch.equal(node.clone().add_(mask.long()).get(key), leaf + wide.long())
+        assert torch.equal(batched(node).clone().masked_fill_(mask, 7).get(key), leaf.masked_fill(wide, 7))
+        assert torch.equal(batched(node).clone().add_(mask.long()).get(key), leaf + wide.long())
 
 
 def test_a_row_out_of_range_is_found_before_anything_is_written() -> None:

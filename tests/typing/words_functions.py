@@ -18,7 +18,9 @@ from tensordict import (
     NO_DEFAULT,
     LazyStackedTensorDict,
     MemoryMappedTensor,
+    MetaData,
     NonTensorData,
+    NonTensorDataBase,
     NonTensorStack,
     PackLayout,
     TensorAttrs,
@@ -27,6 +29,7 @@ from tensordict import (
     TensorDict,
     TensorDictBase,
     TypedTensorDict,
+    UnbatchedTensor,
     WorkerError,
     __version__,
     assert_allclose_td,
@@ -90,7 +93,9 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(str(NO_DEFAULT), str)
     assert_type(LazyStackedTensorDict(td), LazyStackedTensorDict)
     assert_type(MemoryMappedTensor([1.0]), MemoryMappedTensor)
+    assert_type(MetaData("a"), MetaData)
     assert_type(NonTensorData("a"), NonTensorData)
+    assert_type(isinstance(td, NonTensorDataBase), bool)
     assert_type(NonTensorStack("a", "b"), NonTensorStack)
     assert_type(PackLayout(("x",), (torch.Size([2]),)), PackLayout)
     assert_type(TensorAttrs(batch_size=[]), TensorAttrs)
@@ -99,6 +104,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(isinstance(td, TensorCollection), bool)
     assert_type(TensorDict({"x": 1}), TensorDict)
     assert_type(isinstance(td, TensorDictBase), bool)
+    assert_type(UnbatchedTensor([1.0]), UnbatchedTensor)
     assert_type(WorkerError(), WorkerError)
     assert_type(str(__version__), str)
     assert_type(assert_allclose_td(td, td), bool)

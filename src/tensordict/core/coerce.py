@@ -33,6 +33,8 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
         value = convert(value, meta)
         if isinstance(value, Core):
             return _node(key, value, meta)
+    if type(value) is not Tensor and hasattr(value, "_held"):
+        return _node(key, value._held(meta), meta)
     batch, shape = meta.batch, value.shape
     # one size is compared faster than a slice of sizes is made
     if (not shape or shape[0] != batch[0]) if len(batch) == 1 else shape[: len(batch)] != batch:
@@ -104,7 +106,7 @@ def _sequence(value: Any, meta: Meta) -> Any:
             pass  # ragged lists of numbers are values, one a row
     if not settings.list_to_stack():
         return non_tensor(value, meta)
-    return Core._non_tensor_kind._of_list(list(value), meta)
+    return Core._non_tensor_kind._of_list(value if isinstance(value, list) else list(value), meta)
 
 
 def _all_numbers(value: Any) -> bool:

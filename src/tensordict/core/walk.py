@@ -27,7 +27,7 @@ def default_is_leaf(kind: type) -> bool:
         >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
         (True, False)
     """
-    return not issubclass(kind, Core)
+    return not issubclass(kind, Core) or kind._is_unbatched
 
 
 def is_leaf_nontensor(kind: type) -> bool:
@@ -113,7 +113,7 @@ class View:
 
 def _show(holder: Any, key: str) -> Any:
     child = holder._get(key)
-    return holder._shown(child) if isinstance(child, Tensor) else child
+    return holder._shown(child) if isinstance(child, Tensor) else child._entry()
 
 
 def shown_pairs(node: Any) -> list[tuple[str, Any]]:
@@ -215,10 +215,8 @@ class Visit(NamedTuple):
             at = (*path, key)
             first = next((n for n, part in enumerate(parts) if isinstance(part, Core)), 0)
             child: Any = parts[first]
-            if (self.is_leaf or default_is_leaf)(type(child)):
+            if (self.is_leaf or default_is_leaf)(type(child)) and not getattr(child, "_is_unbatched", False):
                 result = self.call(at, parts)
-            elif getattr(child, "_is_non_tensor", False):
-                result = child if self.batch is None else child._rebatched(self.batch)
             else:
                 result = child._visited(self, (*parts[:first], *parts[first + 1 :]), at)
             if result is not None:
@@ -231,8 +229,6 @@ class Visit(NamedTuple):
         for key, child in node._raw_pairs():
             if isinstance(child, Tensor):
                 result = fn(_plain((*path, key)) if self.nested_keys else key, child) if named else fn(child)
-            elif child._is_non_tensor:
-                result = child if self.batch is None else child._rebatched(self.batch)
             else:
                 result = child._visited(self, (), (*path, key))
             if result is not None:

@@ -31,6 +31,10 @@ class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert
         """Return nodes of which this is the first as a lazy stack."""
         return self._lazy_kind(*items, stack_dim=dim)
 
+    def _rearrange(self, call: Any, batch: Any, names: Any = None) -> Any:
+        """Return a node of my rows in another order, and new ones among them, in new memory."""
+        return self._reduce(call, batch, names)
+
     def _pairs(self) -> Any:
         """Return the keys and the values directly below, as users get them."""
         return walk.shown_pairs(self)
@@ -49,6 +53,10 @@ class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert
 
     def _given(self) -> Any:
         """Return what a user gets who reads this child by key."""
+        return self
+
+    def _entry(self) -> Any:
+        """Return what `get`, `values` and `items` give for this child."""
         return self
 
     def _shown(self, child: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict import errors, keys
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core import coerce
-from tensordict.core.core import Core
+from tensordict.core.core import PRESENTED, Core
 from tensordict.core.facts import Facts
 from tensordict.dims import memo
 from tensordict.indexing import Plan, check_rows
@@ -330,7 +330,7 @@ class TensorDict(TensorDictBase):
             raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
         if leaf:
             _check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
-        elif not mine._is_non_tensor:
+        elif not mine._is_non_tensor or mine._is_unbatched:
             mine._admit(mine._plan(plan.items), value)
 
     def _room_for(self, plan: Plan, value: Any) -> Any:
@@ -359,16 +359,20 @@ class TensorDict(TensorDictBase):
         return self._dict.keys()
 
     def _items(self) -> Any:
-        return self._dict.items() if self._home is None else super()._items()
+        return self._dict.items() if self._plain() else super()._items()
 
     def _values_view(self) -> Any:
-        return self._dict.values() if self._home is None else super()._values_view()
+        return self._dict.values() if self._plain() else super()._values_view()
 
     def __contains__(self, key: Any) -> bool:
         return key in self._dict if type(key) is str else super().__contains__(key)
 
     def _pairs(self) -> Any:
-        return self._dict.items() if self._home is None else super()._pairs()
+        return self._dict.items() if self._plain() else super()._pairs()
+
+    def _plain(self) -> bool:
+        """Tell whether users get the children as they are."""
+        return self._home is None and (not PRESENTED or PRESENTED.isdisjoint(map(type, self._dict.values())))
 
     def _nodes(self) -> list[Any]:
         return [] if self._only_leaves() else [v for v in self._dict.values() if isinstance(v, Core)]

@@ -1,13 +1,17 @@
 """Non-tensors: any object as a leaf that follows the batch.
 
-NonTensorData is one value for all rows. NonTensorStack is a column: a list of values, and an index tensor of the batch
-shape that says which value each row has. Whatever a word does to a tensor, it does to the index tensor, by the same
-call; the values are never touched. Words that compute (`abs`, `+`) leave both as they are.
+NonTensorData and MetaData are one value for all rows. NonTensorStack is a column: a pool of values, and an index tensor
+of the batch shape that says which value each row has. Whatever a word does to a tensor, it does to the index tensor, by
+the same call; the values are never touched. Words that compute (`abs`, `+`) leave both as they are.
+
+    NonTensorStack --_rows--> Pool: Strings (two tensors, see storage/strings.py), then objects in a list
 """
 
 from __future__ import annotations
 
+import dataclasses
 import operator
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -17,32 +21,29 @@ from torch import Tensor
 from tensordict import dims, errors, settings
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
-from tensordict.indexing import Plan, plan
+from tensordict.indexing import Plan
 from tensordict.kinds.collection import TensorCollection
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.store import LOADERS
+from tensordict.ops.store import LOADERS, node_home
 from tensordict.storage.base import Record
+from tensordict.storage.folder import Folder
+from tensordict.storage.memmap import handle
+from tensordict.storage.strings import PARTS, Strings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class NonTensor(TensorCollection):
-    """What both non-tensor kinds share: they compute nothing, and have no keys."""
+_ZERO = torch.zeros(1)
+_SHOWN = 100  # values in a repr
+LONG = 1000
+"""How many strings are worth two tensors instead of a list of objects."""
+
+
+class Opaque(TensorCollection):
+    """What the kinds share that hold something of their own instead of children: they have no keys."""
 
     _is_non_tensor = True
-
-    def _map(self, call: Call, many: Call | None = None) -> Self:
-        return self._fresh()
-
-    def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
-        return self._fresh()
-
-    def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
-        return self
-
-    def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any:
-        return combine(())
 
     def _keys(self) -> tuple[str, ...]:
         return ()
@@ -52,9 +53,6 @@ class NonTensor(TensorCollection):
 
     def _set(self, key: str, child: Any) -> None:
         raise TypeError(f"a {type(self).__name__} has no keys, so {key!r} cannot be set in it")
-
-    def numpy(self) -> Any:
-        return self._given()
 
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return self
@@ -70,18 +68,8 @@ class NonTensor(TensorCollection):
             return self._lazy_kind(*items, stack_dim=dim)
         return self._stack(items, dim)
 
-    def _place(self, room: Any, kind: str, fill: bool) -> Self:
-        room.meta = self._record()
-        return self._fresh()
-
-    def _adopt(self, placed: Any) -> None:
-        return None
-
     def _take(self, made: Any) -> None:
         self.__dict__.update(made.__dict__)
-
-    def _brief(self, depth: int, level: int) -> str:
-        return "column" if isinstance(self, NonTensorStack) else type(self._given()).__name__
 
     def _rebatched(self, batch: Batch) -> Any:
         return self if self._meta.batch[: len(batch)] == batch else self._widen("", batch)
@@ -91,13 +79,60 @@ class NonTensor(TensorCollection):
         if own[: len(batch)] != batch[: len(own)]:
             raise errors.batch_mismatch(key, batch, own)
 
-    def _settled(self) -> NonTensor:
+    def _settled(self) -> Any:
         """Return me as one value for all rows if that is what I am, so that I can follow to any batch."""
         return self
 
     def _widen(self, key: str, batch: Batch) -> Any:
         own = self._meta.batch
         return self.reshape(*own, *(1,) * (len(batch) - len(own))).expand(*batch)
+
+    def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
+        return self if visit.batch is None else self._rebatched(visit.batch)
+
+
+class NonTensor(Opaque):
+    """What the non-tensor kinds share: they compute nothing."""
+
+    _captures = False  # whether a stack of equal values is always one value
+
+    def _map(self, call: Call, many: Call | None = None) -> Self:
+        return self._fresh()
+
+    def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
+        return self._fresh()
+
+    def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
+        return self
+
+    def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any:
+        return combine(())
+
+    def numpy(self) -> Any:
+        return self._given()
+
+    def where(
+        self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None, update_batch_size: bool = False
+    ) -> Any:
+        if not isinstance(other, NonTensor) or _one_value(self, other):
+            return self._fresh()
+        return NonTensorStack._join(
+            [self, other], lambda rows: torch.where(condition, rows[0], rows[1]), self._meta.device
+        )
+
+    def _place(self, room: Any, kind: str, fill: bool) -> Any:
+        room.meta = self._record()
+        return self._housed(self._fresh(), room, kind)
+
+    def _housed(self, node: Any, room: Any, kind: str) -> Any:
+        node._home = node_home(room, kind)
+        return node
+
+    def _adopt(self, placed: Any) -> None:
+        self._home = placed._home
+
+    def _brief(self, depth: int, level: int) -> str:
+        return "column" if isinstance(self, NonTensorStack) else type(self._given()).__name__
 
     def _compare(self, call: Call, other: Any) -> Tensor:
         """Return a bool tensor of the batch shape: which rows compare true by value."""
@@ -118,8 +153,10 @@ class NonTensor(TensorCollection):
         first = items[0]
         if any(item._meta.batch != first._meta.batch for item in items):
             raise errors.ShapeMismatch(f"batch sizes differ: {[list(item.batch_size) for item in items]}")
-        if settings.capture_non_tensor_stack() and all(_one_value(item, first) for item in items):
-            return first.unsqueeze(dim).expand(*dims.insert(first._meta.batch, dim, len(items)))
+        if (first._captures or settings.capture_non_tensor_stack()) and all(_one_value(item, first) for item in items):
+            return first._same(dims.insert(first._meta.batch, dim, len(items)))
+        if not first._meta.batch:
+            return NonTensorStack._of_values([item._given() for item in items], 1, first._meta.device)
         return NonTensorStack._join(items, lambda rows: torch.stack(rows, dim), first._meta.device)
 
     @classmethod
@@ -137,22 +174,22 @@ class NonTensor(TensorCollection):
         def _as_column(self) -> NonTensorStack: ...
 
 
-@final
-class NonTensorData(NonTensor):
-    """Hold one object as a leaf: a string, None, a dict, or anything else, the same for all rows.
-
-    Args:
-        data: the object.
-        batch_size: the batch size that it stands for.
-        device: kept for consistency with tensors; the object never moves.
-        names: one name or None for each batch dim.
+class NonTensorDataBase(NonTensor):
+    """Be the base of what holds one object for all rows: `NonTensorData` and `MetaData`.
 
     Examples:
-        >>> from tensordict import NonTensorData
-        >>> label = NonTensorData("cat", batch_size=[2])
-        >>> label.data, label.tolist()
-        ('cat', ['cat', 'cat'])
+        >>> from tensordict import MetaData, NonTensorDataBase
+        >>> isinstance(MetaData("cat"), NonTensorDataBase)
+        True
     """
+
+    _kind = "non-tensor"
+    _own: Any
+    _cell: NonTensorStack | None = None  # the row of a column that I am a view of, without dims
+
+    @property
+    def _value(self) -> Any:
+        return self._own if self._cell is None else self._cell._flat()[0]
 
     def __init__(
         self,
@@ -162,7 +199,7 @@ class NonTensorData(NonTensor):
         names: Sequence[str | None] | None = None,
     ) -> None:
         batch = as_batch(batch_size)
-        self._value = data
+        self._own = data._given() if isinstance(data, NonTensor) else data
         self._meta = Meta(batch, None if device is None else torch.device(device), as_names(names, len(batch)))
 
     @property
@@ -177,8 +214,8 @@ class NonTensorData(NonTensor):
         return self._value
 
     def _same(self, batch: Batch, names: Names = None) -> Self:
-        node = object.__new__(NonTensorData)
-        node._value = self._value
+        node = object.__new__(type(self))
+        node._own = self._value
         node._meta = Meta(batch, self._meta.device, names)
         return node
 
@@ -208,25 +245,34 @@ class NonTensorData(NonTensor):
     def _write(self, plan: Plan, value: Any) -> None:
         if self._written(plan.items, value) is not self:
             raise TypeError(
-                f"cannot write {value!r} to rows of NonTensorData: it holds one value, {self._value!r}, for all rows. "
-                f"Write through the tensordict that holds it, or hold a NonTensorStack."
+                f"cannot write {value!r} to rows of {type(self).__name__}: it holds one value, {self._value!r}, for "
+                f"all rows. Write through the tensordict that holds it, or hold a NonTensorStack."
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_own": self._value, "_cell": None}
+
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
+        if self._cell is not None:
+            self._cell._written(items, value)
+            return self
         theirs = value._flat() if isinstance(value, NonTensor) else [value]
         if all(_same_value(item, self._value) for item in theirs):
             return self
-        return self._as_column()._written(items, value)
+        column = self._as_column()
+        column._home = self._home
+        return column._written(items, value)
 
     def _given(self) -> Any:
         return self._value
 
     def _record(self) -> Record:
-        return Record("non-tensor", self._meta.batch, None, data=self._value)
+        return Record(self._kind, self._meta.batch, None, data=self._value)
 
     @classmethod
     def _open(cls, room: Any) -> Self:
-        return cls(room.meta.data, room.meta.batch)
+        node = cls(room.meta.data, room.meta.batch)
+        return node._housed(node, room, "memmap")  # type: ignore[no-any-return]
 
     def _flat(self) -> list[Any]:
         """Return the object once a row, the rows in C order.
@@ -247,7 +293,66 @@ class NonTensorData(NonTensor):
             ['a', 'a']
         """
         rows = torch.zeros(self._meta.batch, dtype=torch.long)
-        return NonTensorStack._of([self._value], rows, self._meta)
+        return NonTensorStack._of(Pool([self._value]), rows, self._meta)
+
+    def maybe_to_stack(self) -> Any:
+        """Return the same rows as a column with one value a row, or self when there are no batch dims.
+
+        Examples:
+            >>> from tensordict import NonTensorData
+            >>> NonTensorData("a", [2]).maybe_to_stack()
+            NonTensorStack(['a', 'a'], batch_size=torch.Size([2]))
+        """
+        return NonTensorStack.from_nontensordata(self)
+
+    def extend(self, tensordict: Any) -> Any:
+        """Return a column of my rows and those of another non-tensor, along the first batch dim.
+
+        Args:
+            tensordict: a non-tensor with a batch dim.
+
+        Examples:
+            >>> from tensordict import NonTensorData
+            >>> NonTensorData("a", [1]).extend(NonTensorData("b", [2])).tolist()
+            ['a', 'b', 'b']
+        """
+        return torch.cat([self, tensordict])  # type: ignore[list-item]
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
+        """Return the fields as those of a dataclass: there is one, ``data``.
+
+        Examples:
+            >>> from tensordict import NonTensorData
+            >>> [field.name for field in NonTensorData.fields()]
+            ['data']
+        """
+        return dataclasses.fields(_Fields)
+
+    @classmethod
+    def from_tensordict(
+        cls, tensordict: Any, non_tensordict: dict[str, Any] | None = None, safe: bool | None = None
+    ) -> Self:
+        """Return the non-tensor whose object lies at the key ``"data"`` of a tensordict.
+
+        Args:
+            tensordict: gives the batch size, and the object unless ``non_tensordict`` does.
+            non_tensordict: a dict with the object at ``"data"``.
+            safe: kept for programs that pass it; keys are always checked.
+
+        Raises:
+            KeyError: if neither has the key, or one has others.
+
+        Examples:
+            >>> from tensordict import NonTensorData, TensorDict
+            >>> NonTensorData.from_tensordict(TensorDict({"data": "a"}, [2])).tolist()
+            ['a', 'a']
+        """
+        found = {key: tensordict[key] for key in tensordict._keys()} | (non_tensordict or {})
+        if list(found) != ["data"]:
+            raise KeyError(f"{cls.__name__} has one field, 'data'; got the keys {sorted(found)}")
+        meta = tensordict._meta
+        return cls(found["data"], meta.batch, meta.device, meta.names)
 
     def tolist(self, **_: Any) -> Any:
         """Return the object, or (nested) lists of it in the shape of the batch.
@@ -260,7 +365,7 @@ class NonTensorData(NonTensor):
         return self._as_column().tolist() if self._meta.batch else self._value
 
     def __repr__(self) -> str:
-        return f"NonTensorData(data={self._value!r}, batch_size={self.batch_size})"
+        return f"{type(self).__name__}(data={self._value!r}, batch_size={self.batch_size})"
 
     @classmethod
     def _of_list(cls, values: list[Any], meta: Meta) -> Any:
@@ -268,15 +373,54 @@ class NonTensorData(NonTensor):
         return NonTensorStack._of_values(values, max(len(meta.batch), 1), meta.device)
 
 
+@final
+class NonTensorData(NonTensorDataBase):
+    """Hold one object as a leaf: a string, None, a dict, or anything else, the same for all rows.
+
+    Args:
+        data: the object.
+        batch_size: the batch size that it stands for.
+        device: kept for consistency with tensors; the object never moves.
+        names: one name or None for each batch dim.
+
+    Examples:
+        >>> from tensordict import NonTensorData
+        >>> label = NonTensorData("cat", batch_size=[2])
+        >>> label.data, label.tolist()
+        ('cat', ['cat', 'cat'])
+    """
+
+
+@final
+class MetaData(NonTensorDataBase):
+    """Hold one object that describes all rows: a stack of equal ones stays one, and never becomes a value a row.
+
+    Args:
+        data: the object.
+        batch_size: the batch size that it stands for.
+        device: kept for consistency with tensors; the object never moves.
+        names: one name or None for each batch dim.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import MetaData
+        >>> torch.stack([MetaData("run 1"), MetaData("run 1")])
+        MetaData(data='run 1', batch_size=torch.Size([2]))
+    """
+
+    _kind = "non-tensor-meta"
+    _captures = True
+
+
 def _one_value(item: Any, first: Any) -> bool:
     """Tell whether two non-tensors are one value each, and the same."""
-    one_each = isinstance(item, NonTensorData) and isinstance(first, NonTensorData)
+    one_each = isinstance(item, NonTensorDataBase) and type(item) is type(first)
     return one_each and _same_value(item._value, first._value)
 
 
 def _same_value(one: Any, other: Any) -> bool:
     try:
-        return one is other or bool(one == other)
+        return one is other or (type(one) is type(other) and bool(one == other))
     except Exception:  # objects may refuse to compare; then they are different values
         return False
 
@@ -296,21 +440,20 @@ class NonTensorStack(NonTensor):
         ['b', 'c']
     """
 
-    _values: list[Any]  # only ever appended to, so copies and views share it
-    _rows: Tensor
+    _pool: Pool
+    _order: Tensor | None  # None as long as nobody asked: row n of the batch, in C order, has value n of the pool
+    _root: NonTensorStack | None = None  # the column that lies in a folder, when my rows may be rows of it
 
     def __init__(self, *values: Any, stack_dim: int = 0) -> None:
         nodes = [v if isinstance(v, NonTensor) else NonTensorData(v) for v in values]
-        made: Any = (
-            self._stack(nodes, stack_dim) if nodes else self._of([], torch.zeros(0, dtype=torch.long), Meta((0,)))
-        )
-        self.__dict__.update(made.__dict__)
+        made: Any = self._stack(nodes, stack_dim) if nodes else self._of(Pool([]), None, Meta((0,)))
+        self.__dict__.update(made._as_column().__dict__)
 
     @classmethod
-    def _of(cls, values: list[Any], rows: Tensor, meta: Meta) -> Self:
+    def _of(cls, pool: Pool, rows: Tensor | None, meta: Meta) -> Self:
         node = object.__new__(cls)
-        node._values, node._rows = values, rows
-        node._meta = Meta(tuple(rows.shape), meta.device, meta.names)
+        node._pool, node._order = pool, rows
+        node._meta = meta if rows is None else Meta(tuple(rows.shape), meta.device, meta.names)
         return node
 
     @classmethod
@@ -319,72 +462,193 @@ class NonTensorStack(NonTensor):
         while len(shape) < depth and flat and all(isinstance(v, list) for v in flat) and len({*map(len, flat)}) == 1:
             shape.append(len(flat[0]))
             flat = [item for inner in flat for item in inner]
-        rows = torch.arange(len(flat)).reshape(shape)
-        return cls._of([_plain(v) for v in flat], rows, Meta((), device))
+        return cls._of(Pool.of(flat), None, Meta(tuple(shape), device))
+
+    @classmethod
+    def from_nontensordata(cls, non_tensor: Any) -> Any:
+        """Return a non-tensor as a column with one value a row, or as it is when there are no batch dims.
+
+        Args:
+            non_tensor: a `NonTensorData`; a column comes back as it is.
+
+        Examples:
+            >>> from tensordict import NonTensorData, NonTensorStack
+            >>> NonTensorStack.from_nontensordata(NonTensorData("a", [2])).tolist()
+            ['a', 'a']
+        """
+        return non_tensor._as_column() if non_tensor._meta.batch else non_tensor
+
+    def maybe_to_stack(self) -> Self:
+        """Return self: it is a column already.
+
+        Examples:
+            >>> from tensordict import NonTensorStack
+            >>> NonTensorStack("a", "b").maybe_to_stack().tolist()
+            ['a', 'b']
+        """
+        return self
+
+    @property
+    def _rows(self) -> Tensor:
+        rows = self._order
+        if rows is None:
+            batch = self._meta.batch
+            rows = self._order = torch.arange(dims.numel(batch)).reshape(batch)
+        return rows
 
     @classmethod
     def _join(cls, items: Sequence[Any], join: Callable[[list[Tensor]], Tensor], device: torch.device | None) -> Self:
-        values: list[Any] = []
-        rows = []
-        for item in items:
-            column = item._as_column()
-            rows.append(column._rows + len(values))
-            values += column._values
-        return cls._of(values, join(rows), Meta((), device))
+        columns = [item._as_column() for item in items]
+        pool = columns[0]._pool
+        if all(column._pool is pool for column in columns):
+            return cls._of(pool, join([column._rows for column in columns]), Meta((), device))
+        pools, rows, size = [], [], 0
+        for column in columns:
+            slim = column._slim()
+            pools.append(slim._pool)
+            rows.append(slim._rows + size)
+            size += len(slim._pool)
+        return cls._of(Pool.join(pools), join(rows), Meta((), device))
 
-    def _again(self, rows: Tensor, names: Names = None) -> Self:
-        return self._of(self._values, rows, Meta((), self._meta.device, names))
+    def _slim(self) -> NonTensorStack:
+        """Return the same rows over a pool without values that none of them has, if there may be more than a few."""
+        pool, count = self._pool, dims.numel(self._meta.batch)
+        if self._order is None:
+            return self._of(pool.first(count), None, self._meta)
+        return self if count >= len(pool) else self._of(Pool.of(self._flat()), None, self._meta)
+
+    def _again(self, rows: Tensor, names: Names = None) -> Any:
+        """Return some of my rows as a column, and a single one as a value, which still writes to me."""
+        node = self._of(self._pool, rows, Meta((), self._meta.device, names))
+        if self._home is not None:
+            node._home, node._root = self._home, self if self._root is None else self._root
+        return node if rows.ndim else node._alone()
+
+    def _alone(self) -> NonTensorData:
+        value = object.__new__(NonTensorData)
+        value._cell, value._meta = self, self._meta
+        return value
 
     def _fresh(self) -> Self:
-        return self._again(self._rows.clone(), self._meta.names)
+        return self._of(self._pool, None if self._order is None else self._order.clone(), self._meta)
 
-    def _move(self, rule: Rule, call: Call) -> Self:
+    def _move(self, rule: Rule, call: Call) -> Any:
         names = self._meta.names
         return self._again(call(self._rows), names and rule(names, None))
 
-    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
+    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._again(call(self._rows), names)
 
-    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        # a reduction has no meaning for objects: rows of the result take the first value along the reduced dims
+    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
+        if batch == self._meta.batch:
+            return self._of(self._pool, self._rows.clone(), self._meta._replace(names=names))
+        # a reduction has no meaning for objects: all rows of the result take the first value
         flat = self._rows.reshape(-1)[:1] if self._rows.numel() else torch.zeros(1, dtype=torch.long)
         return self._again(flat.expand(batch) if batch else flat.reshape(()), names)
 
-    def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
+    def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        rows = call(self._rows)
+        if dims.numel(batch) > dims.numel(self._meta.batch):
+            self._pool.objects.append(None)  # new rows, which are those that do not follow the others, have no value
+            rows = torch.where(call(self._rows + 1) == rows, len(self._pool) - 1, rows)
+        return self._of(self._pool, rows, self._meta._replace(names=names))
+
+    def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Any, ...]:
         return tuple(self._again(rows) for rows in call(self._rows))
 
     def _index(self, plan: Plan) -> Any:
+        if not plan.view:
+            node = self._of(self._pool, self._picked(plan), Meta((), self._meta.device))
+            return node if plan.batch else node._alone()
         return self._again(plan.call(self._rows))
 
+    def _picked(self, plan: Plan) -> Tensor:
+        """Return the rows that an index picks; one index tensor picks of all rows without making them."""
+        items, batch = _on_cpu(plan.items), self._meta.batch
+        same = all(map(operator.is_, items, plan.items))
+        if same and self._order is None and len(batch) == len(items) == 1 and isinstance(items[0], Tensor):
+            plan.call(_ZERO.expand(batch))  # raises for rows that are not there
+            return items[0] % batch[0]
+        return plan.call(self._rows) if same else self._rows[items]
+
     def _stamp(self, meta: Meta) -> Self:
-        self._meta = Meta(tuple(self._rows.shape), meta.device, meta.names)
+        self._meta = meta._replace(batch=self._meta.batch)
         return self
 
     def _write(self, plan: Plan, value: Any) -> None:
-        self._written(plan.items, value)
+        rows = isinstance(value, list) and plan.batch and settings.list_to_stack()
+        self._written(plan.items, self._of_values(value, len(plan.batch), None) if rows else value)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
-        column = value._as_column() if isinstance(value, NonTensor) else NonTensorData(value)._as_column()
-        self._rows[items] = column._rows + len(self._values)
-        self._values.extend(column._values)
+        self._writable()
+        column = (value if isinstance(value, NonTensor) else NonTensorData(value))._as_column()
+        if column._pool is self._pool:
+            self._rows[_on_cpu(items)] = column._rows.clone()
+        else:
+            column = column._slim()
+            self._rows[_on_cpu(items)] = column._rows + len(self._pool)
+            self._pool.objects.extend(column._pool.take(None))
+        self._save()
         return self
 
+    def _save(self) -> None:
+        """Write the folder that I lie in anew, if the rows that were written are those of the column in it."""
+        root = self if self._root is None else self._root
+        home = root._home
+        if home is None or home.kind != "memmap" or home.path is None or not os.path.isdir(home.path):
+            return
+        if root is self or root._rows.untyped_storage().data_ptr() == self._rows.untyped_storage().data_ptr():
+            root._place(Folder(home.path, "w"), home.kind, True)
+
     def _given(self) -> Any:
-        if not self._meta.batch:
-            return self._flat()[0]
-        return RowList(self)
+        return RowList(self) if self._meta.batch else self._flat()[0]
 
     def _record(self) -> Record:
         return Record("non-tensor-stack", self._meta.batch, None, data=self.tolist(), stack_dim=0)
 
+    def _as_strings(self) -> Strings | None:
+        """Return my values in tensors, in the order of the rows, if they are strings, and many."""
+        pool = self._pool
+        if pool.strings is None:
+            return Strings.of(self._flat()) if dims.numel(self._meta.batch) >= LONG else None
+        if pool.objects:
+            return Strings.of(self._flat())
+        return pool.strings if self._order is None else pool.strings.pick(self._order.reshape(-1))
+
+    def _place(self, room: Any, kind: str, fill: bool) -> Any:
+        strings = self._as_strings()
+        if strings is None:
+            return super()._place(room, kind, fill)
+        stored = [room.write(name, tensor) for name, tensor in strings.tensors().items()]
+        room.meta = Record("strings", self._meta.batch, None)
+        return self._housed(self._of(Pool([], Strings(*stored)), None, self._meta), room, kind)
+
+    def _adopt(self, placed: Any) -> None:
+        self._pool, self._order, self._home, self._root = placed._pool, placed._order, placed._home, None
+
     @classmethod
     def _open(cls, room: Any) -> Any:
-        record = room.meta
-        depth = len(record.batch) if record.batch is not None else 1
-        return cls._of_values(record.data, depth, None)
+        record, parts = room.meta, room.keys()
+        if record.kind != "strings":
+            node = cls._of_values(record.data, len(record.batch) if record.batch is not None else 1, None)
+            return node._housed(node, room, "memmap")
+        strings = Strings(*(room.read(name) for name in PARTS if name in parts or name != "valid"), where=room.path)
+        if len(strings) != dims.numel(record.batch):
+            raise ValueError(f"{room.path!r} holds {len(strings)} strings for a batch size of {list(record.batch)}")
+        node = cls._of(Pool([], strings), None, Meta(record.batch))
+        return node._housed(node, room, "memmap")
+
+    def __getstate__(self) -> dict[str, Any]:
+        node = self if self._pool.in_place else self._slim()
+        state = {**super().__getstate__(), "_pool": node._pool, "_order": node._order, "_root": None}
+        if node._order is not None:
+            state["_order"] = node._order.clone()  # a view would bring all that it is a view of
+        if self._root is not None:
+            state["_home"] = None  # a part of what lies there
+        return state
 
     def _settled(self) -> NonTensor:
-        values = self._values
+        values = self._pool.objects if self._pool.strings is None else []
         if not values or not all(_same_value(value, values[0]) for value in values):
             return self
         return NonTensorData(values[0], self._meta.batch, self._meta.device)
@@ -397,8 +661,9 @@ class NonTensorStack(NonTensor):
             >>> NonTensorStack("a", "b")._flat()
             ['a', 'b']
         """
-        values = self._values
-        return [values[at] for at in self._rows.reshape(-1).tolist()]
+        if self._order is None:
+            return self._pool.take(None)[: dims.numel(self._meta.batch)]
+        return self._pool.take(self._order.reshape(-1))
 
     def _as_column(self) -> NonTensorStack:
         """Return self.
@@ -434,7 +699,16 @@ class NonTensorStack(NonTensor):
         """
         return list(self.unbind(0))
 
-    stack_dim = 0
+    @property
+    def stack_dim(self) -> int:
+        """Return the dim along which rows differ, as that of a lazy stack: the first.
+
+        Examples:
+            >>> from tensordict import NonTensorStack
+            >>> NonTensorStack("a", "b").stack_dim
+            0
+        """
+        return 0
 
     @property
     def data(self) -> Any:
@@ -448,11 +722,79 @@ class NonTensorStack(NonTensor):
         return self.tolist()
 
     def __repr__(self) -> str:
-        return f"NonTensorStack({self.tolist()!r}, batch_size={self.batch_size})"
+        short = dims.numel(self._meta.batch) <= _SHOWN
+        values = repr(self.tolist()) if short else f"[{', '.join(map(repr, self.flatten()[:3]._flat()))}, ...]"
+        return f"NonTensorStack({values}, batch_size={self.batch_size})"
 
 
-def _plain(value: Any) -> Any:
-    return value._given() if isinstance(value, NonTensor) else value
+class Pool:
+    """What the rows of columns point to: strings in tensors, then objects in a list that is only ever appended to.
+
+    Copies and views of a column share it.
+    """
+
+    __slots__ = ("objects", "strings")
+
+    def __init__(self, objects: list[Any], strings: Strings | None = None) -> None:
+        self.objects, self.strings = objects, strings
+
+    @classmethod
+    def of(cls, values: list[Any]) -> Pool:
+        """Return a pool of these values: many strings go into tensors."""
+        strings = Strings.of(values) if len(values) >= LONG else None
+        return (
+            cls([v._given() if isinstance(v, NonTensor) else v for v in values])
+            if strings is None
+            else cls([], strings)
+        )
+
+    def __reduce__(self) -> Any:
+        return Pool, (self.objects, self.strings)
+
+    def __len__(self) -> int:
+        return (0 if self.strings is None else len(self.strings)) + len(self.objects)
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether other processes that receive the pool find it where it is, in shared memory or in files."""
+        return self.strings is not None and not self.objects and handle(self.strings.data) is not None
+
+    def take(self, rows: Tensor | None) -> list[Any]:
+        """Return the values of some rows; None for the whole pool."""
+        objects, strings = self.objects, self.strings
+        if strings is None:
+            return list(objects) if rows is None else [objects[at] for at in rows.tolist()]
+        if rows is None:
+            return strings.take() + objects
+        count = len(strings)
+        found: list[Any] = strings.take(rows.clamp(max=count - 1) if objects else rows)
+        for at in (rows >= count).nonzero()[:, 0].tolist() if objects else ():
+            found[at] = objects[int(rows[at]) - count]
+        return found
+
+    def first(self, count: int) -> Pool:
+        """Return the first values, as they were before others were appended."""
+        if count == len(self):
+            return self
+        return Pool(self.objects[:count]) if self.strings is None else Pool([], self.strings)
+
+    @staticmethod
+    def join(pools: Sequence[Pool]) -> Pool:
+        """Return the values of several pools in one."""
+        columns = [pool.strings for pool in pools if not pool.objects]
+        if len(columns) == len(pools) and None not in columns:
+            return Pool([], Strings.join(columns))  # type: ignore[arg-type]
+        return Pool.of([value for pool in pools for value in pool.take(None)])
+
+
+def _on_cpu(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the items of an index where rows are, whatever the device of the tensors beside them."""
+    return tuple(item.cpu() if isinstance(item, Tensor) and not item.is_cpu else item for item in items)
+
+
+@dataclasses.dataclass
+class _Fields:
+    data: Any
 
 
 class RowList(list[Any]):
@@ -464,17 +806,13 @@ class RowList(list[Any]):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         super().__setitem__(index, value)
-        at = plan(index, self._column._meta.batch).items
-        self._column._written(at, _plain_column(value) if isinstance(index, slice) else value)
+        self._column[index] = list(value) if isinstance(index, slice) else value
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
 
 
-def _plain_column(value: Any) -> Any:
-    return NonTensorStack._of_values(list(value), 1, None)
-
-
 Core._non_tensor_kind = NonTensorData
 LOADERS["non-tensor"] = NonTensorData._open
-LOADERS["non-tensor-stack"] = NonTensorStack._open
+LOADERS["non-tensor-meta"] = MetaData._open
+LOADERS["non-tensor-stack"] = LOADERS["strings"] = NonTensorStack._open

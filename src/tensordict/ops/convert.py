@@ -355,7 +355,7 @@ class Convert(Facts):
             >>> TensorDict({"x": [1, 2]}, [2]).numpy()
             {'x': array([1, 2])}
         """
-        return {key: child.numpy() for key, child in self._raw_pairs()}
+        return {key: child.numpy() for key, child in walk.shown_pairs(self)}
 
     def tolist(
         self,
@@ -392,7 +392,7 @@ class Convert(Facts):
         if not convert_nodes:
             return self
         found = {}
-        for key, child in self._raw_pairs():
+        for key, child in walk.shown_pairs(self):
             if isinstance(child, Tensor):
                 found[key] = child.tolist() if convert_tensors else child
             else:
@@ -416,7 +416,7 @@ class Convert(Facts):
             {'a.b': tensor(1)}
         """
         found: dict[str, Any] = {} if destination is None else destination
-        for key, child in self._raw_pairs():
+        for key, child in walk.shown_pairs(self):
             name = prefix + key
             if isinstance(child, Tensor):
                 found[name] = child if keep_vars else child.detach()

@@ -83,13 +83,13 @@ def _child(node: Any, key: str, level: int) -> str:
     child = node._peek(key)
     depth = len(node._meta.batch)
     if isinstance(child, Tensor):
-        return _leaf(child, depth, node._meta.device)
+        return brief(child, depth, node._meta.device)
     if isinstance(child, Core):
         return child._brief(depth, level)  # type: ignore[attr-defined,no-any-return]
     return str(child)
 
 
-def _leaf(v: Tensor, depth: int, device: torch.device | None) -> str:
+def brief(v: Tensor, depth: int, device: torch.device | None = None) -> str:
     """Return dtype and feature shape of a leaf, its device if it is not the usual one, and what the options ask for."""
     options = settings.get_printoptions()
     text = SHORT.get(v.dtype, str(v.dtype).removeprefix("torch.")) if options["show_dtype"] else ""

@@ -63,7 +63,7 @@ class Keyed(Facts):
             if type(key) is not str or kwargs:
                 return self._found(key, **kwargs)
             child = self._get(key)
-            return self._shown(child) if isinstance(child, Tensor) else child
+            return self._shown(child) if isinstance(child, Tensor) else child._entry()
         except errors.MissingKey:
             if default is not NO_DEFAULT:
                 return default
@@ -78,7 +78,9 @@ class Keyed(Facts):
         for part in path:
             node = enter(node, part)
         child = node._read_as(last, **kwargs) if kwargs else node._get(last)
-        return node._shown(child) if isinstance(child, Tensor) else child
+        if isinstance(child, Tensor):
+            return node._shown(child)
+        return child._entry() if isinstance(child, Core) else child
 
     def get_at(self, key: NestedKey, index: Any, default: Any = NO_DEFAULT) -> Any:
         """Return rows of the value of a key.

@@ -125,7 +125,7 @@ def _leaves(node: Any) -> list[Tensor]:
 def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> Any:
     if dim != "feature":
         raise ValueError(f"dim must be batch dims or 'feature', got {dim!r}")
-    n = self.ndim
+    n = 0 if self._is_unbatched else self.ndim
 
     def call(v: Any) -> Any:
         if isinstance(v, Core):

@@ -772,14 +772,14 @@ def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:
 
 def _flip(self: S, over: Sequence[int]) -> S:
     wrapped = dims.wrap_all(over, len(self._meta.batch))
-    return self._reduce(lambda v: v.flip(wrapped), self._meta.batch, self._meta.names)
+    return self._rearrange(lambda v: v.flip(wrapped), self._meta.batch, self._meta.names)
 
 
 def _roll(self: F, shifts: Any, over: Any) -> F:
     if over is None:
         return _roll_all(self, shifts, self.ndim)
     wrapped = dims.wrap_all((over,) if isinstance(over, int) else over, self.ndim)
-    return self._reduce(lambda v: v.roll(shifts, wrapped), self._meta.batch, self._meta.names)
+    return self._rearrange(lambda v: v.roll(shifts, wrapped), self._meta.batch, self._meta.names)
 
 
 def _roll_all(self: F, shifts: Any, n: int) -> F:
@@ -790,7 +790,7 @@ def _roll_all(self: F, shifts: Any, n: int) -> F:
             return _roll_all(v, shifts, n)  # type: ignore[type-var]
         return v.reshape(-1, *v.shape[n:]).roll(shifts, 0).reshape(v.shape) if v.numel() else v.clone()
 
-    return self._reduce(call, self._meta.batch, self._meta.names)
+    return self._rearrange(call, self._meta.batch, self._meta.names)
 
 
 def _at_least(self: F, function: Any) -> F:
@@ -828,7 +828,7 @@ def _padded(self: F, pad_size: Sequence[int], value: float) -> F:
             return v.pad(pad_size, value)  # type: ignore[attr-defined]
         return torch.nn.functional.pad(v, [0, 0] * (v.ndim - len(batch)) + flat, value=value)
 
-    return self._reduce(call, out, self._meta.names)
+    return self._rearrange(call, out, self._meta.names)
 
 
 def _gather_rows(node: Any, dim: int, index: Tensor) -> Any:

@@ -515,7 +515,8 @@ class Structure(Keyed):
             >>> TensorDict({"s": "text"}).is_non_tensor("s")
             True
         """
-        return bool(getattr(walk.find(self, unravel_key_to_tuple(key)), "_is_non_tensor", False))
+        kind = type(walk.find(self, unravel_key_to_tuple(key)))
+        return walk.is_leaf_nontensor(kind) and not walk.default_is_leaf(kind)
 
     def entry_class(self, key: NestedKey) -> type:
         """Return the class of a value, without reading it.
@@ -668,7 +669,7 @@ def _grown(node: Any, tree: dict[str, Any]) -> Any:
 def _only_tensors(node: Any) -> Any:
     children = {}
     for key, child in node._raw_pairs():
-        if not isinstance(child, Core):
+        if not isinstance(child, Core) or child._is_unbatched:
             children[key] = child
         elif not child._is_non_tensor:
             children[key] = child._restructure(_only_tensors)

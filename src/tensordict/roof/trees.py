@@ -23,8 +23,10 @@ from tensordict.aliases import Batch
 from tensordict.core.core import Core
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
-from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorStack, Pool
+from tensordict.kinds.unbatched import Unbatched, UnbatchedTensor
 from tensordict.meta import Meta
+from tensordict.storage.strings import opened
 
 Turn = Callable[[Tensor, Batch], Tensor]
 
@@ -225,4 +227,7 @@ register_pytree_node(
 )
 
 # unpickling these runs nothing but their own `__setstate__`
-add_safe_globals([TensorDict, LazyStackedTensorDict, NonTensorData, NonTensorStack, Meta])
+add_safe_globals(
+    [TensorDict, LazyStackedTensorDict, NonTensorData, MetaData, NonTensorStack, Unbatched, UnbatchedTensor]
+)
+add_safe_globals([Meta, Pool, opened])

@@ -41,12 +41,15 @@ class Folder:
     resident = True
     row_reads = True
 
-    def __init__(self, path: str | os.PathLike[str], mode: str = "r+", *, allow_pickle: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], mode: str = "r+", *, allow_pickle: bool = False, key: tuple[str, ...] = ()
+    ) -> None:
         if mode not in (*MODES, "w"):
             raise ValueError(f"mode must be 'r', 'r+' or 'w', got {mode!r}")
         self.path = os.path.abspath(path)
         self.mode = mode
         self._allow_pickle = allow_pickle
+        self._key = key
         self._leaves: dict[str, Tensor] = {}
         self._children: dict[str, Folder] = {}
         self._entries: dict[str, Entry] = {}
@@ -70,8 +73,10 @@ class Folder:
             return
         path = os.path.join(self.path, name)
         if not self._allow_pickle:
+            at = self._key[0] if len(self._key) == 1 else self._key
             raise RuntimeError(
-                f"{path!r} is a pickle, which can run code when loaded; pass allow_pickle=True to allow it"
+                f"cannot load the value at key {at!r}: {path!r} is a pickle, which can run code when loaded; pass "
+                f"allow_pickle=True if you trust who wrote it"
             )
         with open(path, "rb") as file:
             value = pickle.load(file)
@@ -199,7 +204,8 @@ class Folder:
             return child
         entry = self._entries.get(key)
         if entry is not None and entry.dtype is None:
-            child = Folder(os.path.join(self.path, entry.file), self.mode, allow_pickle=self._allow_pickle)
+            path, key_path = os.path.join(self.path, entry.file), (*self._key, key)
+            child = Folder(path, self.mode, allow_pickle=self._allow_pickle, key=key_path)
             if entry.batch is not None:
                 child._record = replace(child.meta, batch=entry.batch)
         elif self.writable:

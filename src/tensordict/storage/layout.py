@@ -1,7 +1,7 @@
 """Keys to file names, and `meta.json` to records: pure functions on text.
 
-The layout is that of the published package (format version 1) with one addition, described in docs/file-format.md:
-keys that its `meta.json` cannot say go into a list under `_tensordict_keys`.
+The layout is that of the published package (format version 1) with additions, described in docs/file-format.md: keys
+that its `meta.json` cannot say go into a list under `_tensordict_keys`; a kind that it has not is a node of version 2.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Container
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from tensordict.storage.base import Record
 
 FORMAT = 1
+NEWEST = 2
 META = "meta.json"
 SUFFIX = ".memmap"
 INNER = "_tensordict"
@@ -29,6 +31,7 @@ TEMPORARY = "%%"
 
 _EXTRA = "_tensordict_keys"
 _MEMBERS = "_tensordict_members"
+_KIND = "_tensordict_kind"
 _UNSAFE = re.compile(r'[\x00-\x20\x7f"%*/:<>?\\|]')
 _CLASS = re.compile(r"<class '(.+)'>")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
@@ -36,15 +39,22 @@ _FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _E
 _TYPES = {
     "dense": "tensordict:TensorDict",
     "lazy": "tensordict:LazyStackedTensorDict",
+    "strings": "tensordict:NonTensorStack",
     "non-tensor": "tensordict:NonTensorData",
+    "non-tensor-meta": "tensordict:MetaData",
     "non-tensor-stack": "tensordict:NonTensorStack",
+    "unbatched": "tensordict:UnbatchedTensor",
 }
 _PUBLISHED = {
     "dense": "<class 'tensordict._td.TensorDict'>",
     "lazy": "<class 'tensordict._lazy.LazyStackedTensorDict'>",
+    "strings": "<class 'tensordict.tensorclass.NonTensorStack'>",
     "non-tensor": "<class 'tensordict.tensorclass.NonTensorData'>",
+    "non-tensor-meta": "<class 'tensordict.tensorclass.MetaData'>",
     "non-tensor-stack": "<class 'tensordict.tensorclass.NonTensorStack'>",
+    "unbatched": "<class 'tensordict._unbatched.UnbatchedTensor'>",
 }
+_OF_LEAVES = ("strings", "unbatched")
 _KINDS = {name.partition(":")[2]: kind for kind, name in _TYPES.items()}
 
 
@@ -123,20 +133,27 @@ def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
     version = raw.get("_format_version", FORMAT)
     if type(version) is not int:
         raise _wrong(path, "_format_version", "an integer", version)
-    if version > FORMAT:
+    if version > NEWEST:
         raise RuntimeError(
-            f"{path}: written in format version {version}, but this version reads up to {FORMAT}; upgrade tensordict"
+            f"{path}: written in format version {version}, but this version reads up to {NEWEST}; upgrade tensordict"
         )
     cls = _class_name(raw, path)
-    kind = _KINDS.get(cls.rpartition(".")[2]) if cls.startswith("tensordict.") else None
-    kind = kind or ("dense" if "shape" in raw else "tensorclass")
-    if kind == "dense":
-        return _dense(raw, path)
+    kind = _kind(raw, cls)
+    if kind in ("dense", *_OF_LEAVES):
+        record, entries = _dense(raw, path)
+        return replace(record, kind=kind), entries
     if kind == "lazy":
         return _lazy(raw, path)
     if kind == "tensorclass":
         return Record(kind, cls=cls), {INNER: Entry(INNER)}
     return _non_tensor(raw, path, kind), {}
+
+
+def _kind(raw: dict[str, Any], cls: str) -> str:
+    if raw.get(_KIND) in _OF_LEAVES:
+        return str(raw[_KIND])
+    kind = _KINDS.get(cls.rpartition(".")[2]) if cls.startswith("tensordict.") else None
+    return kind or ("dense" if "shape" in raw else "tensorclass")
 
 
 def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:
@@ -241,7 +258,7 @@ def _lazy(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
 
 
 def _non_tensor(raw: dict[str, Any], path: str, kind: str) -> Record:
-    if kind == "non-tensor":
+    if kind != "non-tensor-stack":
         return Record(kind, data=raw.get("data"))
     if not isinstance(raw.get("data"), list) and raw.get("data") != STACK_PICKLE:
         raise _wrong(path, "data", f"a list, or {STACK_PICKLE!r}", raw.get("data"))
@@ -274,13 +291,15 @@ def dump(record: Record, entries: dict[str, Entry]) -> str:
     kind = record.kind
     if kind == "dense":
         raw = _dump_dense(record, entries)
+    elif kind in _OF_LEAVES:
+        raw = _dump_dense(record, entries) | _head(kind) | {"_format_version": NEWEST, _KIND: kind}
     elif kind == "lazy":
         raw = _head(kind) | {"stack_dim": record.stack_dim, "stack_dim_name": record.stack_name}
         raw[_MEMBERS] = len(entries)
     elif kind == "tensorclass":
         # The published package takes any second entry for a field of the class.
         raw = {"_type": f"<class '{record.cls}'>"}
-    elif kind == "non-tensor":
+    elif kind in ("non-tensor", "non-tensor-meta"):
         raw = {"_type": _PUBLISHED[kind], "_metadata": None, "_is_non_tensor": True}
         if is_json(record.data):
             raw["data"] = record.data
