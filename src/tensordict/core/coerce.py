@@ -34,8 +34,8 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
         if isinstance(value, Core):
             return _node(key, value, meta)
     batch = meta.batch
-    if value.shape[: len(batch)] != batch:
-        raise errors.batch_mismatch(key, batch, tuple(value.shape))
+    if shape_of(value)[: len(batch)] != batch:
+        raise errors.batch_mismatch(key, batch, tuple(shape_of(value)))
     if meta.device is not None and value.device != meta.device:
         return value.to(meta.device)
     return value
@@ -44,10 +44,23 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
 def children(found: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
     """Return several values as children; what is legal as it is passes without a further call."""
     batch, n, free = meta.batch, len(meta.batch), meta.device is None
-    return {
-        key: value if type(value) is Tensor and free and value.shape[:n] == batch else child(key, value, meta)
-        for key, value in found.items()
-    }
+    try:
+        return {
+            key: value if type(value) is Tensor and free and value.shape[:n] == batch else child(key, value, meta)
+            for key, value in found.items()
+        }
+    except RuntimeError:  # a strided nested tensor has no shape, or a value does not fit: the door says which
+        return {key: child(key, value, meta) for key, value in found.items()}
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a child; sizes that the rows of a nested tensor do not share are -1."""
+    if isinstance(value, Tensor) and value.is_nested:
+        rows = value.size(0)
+        if value.layout is torch.strided:
+            return (rows, *[-1] * (value.dim() - 1))
+        return (rows, *(size if type(size) is int else -1 for size in value.shape[1:]))
+    return value.shape  # type: ignore[no-any-return]
 
 
 def _node(key: Any, node: Any, meta: Meta) -> Any:

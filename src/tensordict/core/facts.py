@@ -9,6 +9,7 @@ import torch
 
 from tensordict import errors
 from tensordict.aliases import Batch, Names, SizeLike
+from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.meta import Meta, as_batch, as_names
 
@@ -69,8 +70,8 @@ class Facts(Core):
             child = self._look(name)
             if isinstance(child, Facts):
                 child._admits_batch(name, batch)
-            elif tuple(child.shape[: len(batch)]) != batch:
-                raise errors.batch_mismatch(name, batch, tuple(child.shape))
+            elif tuple(shape_of(child)[: len(batch)]) != batch:
+                raise errors.batch_mismatch(name, batch, tuple(shape_of(child)))
 
     def _rebatched(self, batch: Batch) -> Any:
         """Return me with another batch size, for a parent that got it; most kinds change in place."""

@@ -16,11 +16,12 @@ from tensordict.core.facts import Facts
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.ragged import concatenated, is_nested, paired, told
 from tensordict.ops.rows import align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.mapped import present
-from tensordict.storage.memmap import Handle, handle, restore
+from tensordict.storage.memmap import Handle, NestedHandle, handle, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -163,17 +164,26 @@ class TensorDict(TensorDictBase):
                 theirs = _part(other, k, v)
                 if not isinstance(v, Tensor):
                     v._match((theirs,))
+                elif v.is_nested:
+                    for row, part in paired(v, (), theirs):
+                        _check_stored(k, row, part)
                 elif theirs.shape != v.shape or theirs.dtype is not v.dtype:
                     _check_stored(k, v, theirs)
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, device, names = self._meta
         meta = Meta(rule(batch, 1), device, names and rule(names, None))
-        return self._derived({k: call(v) for k, v in self._dict.items()}, meta)
+        return self._derived(self._told(call), meta)
+
+    def _told(self, call: Call) -> dict[str, Any]:
+        """Say a call that treats rows alike to each child."""
+        try:
+            return {k: call(v) for k, v in self._dict.items()}
+        except RuntimeError:  # torch knows few of these calls for nested tensors; whatever else fails, fails again
+            return told(self._dict, call)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        meta = Meta(batch, self._meta.device, names)
-        return self._derived({k: call(v) for k, v in self._dict.items()}, meta)
+        return self._derived(self._told(call), Meta(batch, self._meta.device, names))
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
@@ -184,7 +194,7 @@ class TensorDict(TensorDictBase):
             names = (*names[:dim], *names[dim + 1 :])
         if not self._dict:
             return tuple(self._derived({}, Meta(batch, device, names)) for batch in batches)
-        rows = zip(*map(call, self._dict.values()), strict=True)
+        rows = zip(*self._told(call).values(), strict=True)
         ks = self._dict.keys()
         return tuple(
             self._derived(dict(zip(ks, row, strict=True)), Meta(batch, device, names))
@@ -195,11 +205,10 @@ class TensorDict(TensorDictBase):
         return combine(call(v) for v in self._dict.values())
 
     def _index(self, plan: Plan) -> Self:
-        call = plan.call
         _, device, names = self._meta
         if not self._dict:
             check_rows(plan, self._meta.batch)
-        node = _of({k: call(v) for k, v in self._dict.items()}, Meta(plan.batch, device, _keep(names, plan.kept)))
+        node = _of(self._told(plan.call), Meta(plan.batch, device, _keep(names, plan.kept)))
         if plan.view and self._home is not None:
             node._home = self._home
             node._locked = self._locked
@@ -248,6 +257,9 @@ class TensorDict(TensorDictBase):
             mine = self._dict[k]
             if not isinstance(mine, Tensor):
                 self._dict[k] = mine._written(items, theirs)
+            elif mine.is_nested:
+                for row, part in paired(mine, items, theirs):
+                    row.copy_(part)
             elif items:
                 mine[at] = theirs
             else:
@@ -257,7 +269,7 @@ class TensorDict(TensorDictBase):
         """Write whole leaves at once; tell whether all were plain and of the same shapes."""
         pairs = value._raw_pairs()
         mine, theirs = [self._dict[k] for k, _ in pairs], [v for _, v in pairs]
-        if [v.shape for v in mine] != [v.shape for v in theirs]:
+        if any(map(is_nested, (*mine, *theirs))) or [v.shape for v in mine] != [v.shape for v in theirs]:
             return False
         return _at_once(_copy, mine, theirs) is not None
 
@@ -266,7 +278,10 @@ class TensorDict(TensorDictBase):
         if isinstance(value, Tensor) and value.ndim:
             self._admit(plan, value)
         for v in self._dict.values():
-            if not getattr(v, "_is_non_tensor", False):
+            if is_nested(v):
+                for row, part in paired(v, plan.items, value):
+                    row.copy_(part)
+            elif not getattr(v, "_is_non_tensor", False):
                 v[plan.items] = value
 
     def _admit(self, plan: Plan, value: Any) -> None:
@@ -275,7 +290,7 @@ class TensorDict(TensorDictBase):
         pairs = [(k, value) for k in self._dict] if tensor else value._raw_pairs()
         for k, theirs in pairs:
             mine = self._dict.get(k)
-            if type(mine) is Tensor and type(theirs) is Tensor:
+            if type(mine) is Tensor and type(theirs) is Tensor and not (mine.is_nested or theirs.is_nested):
                 room = tail + mine.shape[depth:]
                 if theirs.shape != room:
                     _check_room(k, room, theirs)
@@ -288,7 +303,10 @@ class TensorDict(TensorDictBase):
         leaf = isinstance(mine, Tensor)
         if not tensor and leaf is not isinstance(value, Tensor):
             raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
-        if leaf:
+        if is_nested(mine):
+            for row, part in paired(mine, plan.items, value):
+                _check_room(key, tuple(row.shape), part)
+        elif leaf:
             _check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
         elif not mine._is_non_tensor:
             mine._admit(mine._plan(plan.items), value)
@@ -306,7 +324,7 @@ class TensorDict(TensorDictBase):
         return {**super().__getstate__(), "_dict": {k: _packed(v) for k, v in self._dict.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        children = {k: restore(v) if isinstance(v, Handle) else v for k, v in state["_dict"].items()}
+        children = {k: restore(v) if isinstance(v, (Handle, NestedHandle)) else v for k, v in state["_dict"].items()}
         super().__setstate__({**state, "_dict": children})
 
     def _get(self, key: str) -> Any:
@@ -385,6 +403,8 @@ class TensorDict(TensorDictBase):
         for k, v in self._dict.items():
             if not isinstance(v, Tensor):
                 children[k] = v._place(room.child(k), kind, fill)
+            elif v.is_nested:
+                children[k] = room.write(k, v if fill else torch.zeros_like(v))
             elif not fill:
                 children[k] = room.create(k, tuple(v.shape), v.dtype)
             elif v.is_meta:
@@ -464,7 +484,7 @@ def _packed(child: Any) -> Any:
 
 
 def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
-    shape = tuple(value.shape)
+    shape = tuple(coerce.shape_of(value))
     lead = len(room) - len(shape)
     if lead < 0 or any(size not in (1, to) for size, to in zip(shape, room[lead:], strict=True)):
         raise errors.ShapeMismatch(
@@ -475,14 +495,16 @@ def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
 
 def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     """Join the children of several nodes by key; the order of keys is that of the first."""
-    joined = {}
+    joined: dict[str, Any] = {}
     for k, parts in _columns(items):
         try:
             joined[k] = join(parts, dim)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"in {k!r}: {error}") from None
         except RuntimeError as error:
-            raise _mismatch(k, parts, error) from error
+            if join is not torch.cat or dim or not any(map(is_nested, parts)):
+                raise _mismatch(k, parts, error) from error
+            joined[k] = concatenated(parts)
     return _of(joined, meta)
 
 
@@ -511,8 +533,8 @@ def _need_same_keys(items: Sequence[Any]) -> None:
 
 
 def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeError:
-    shapes = sorted({tuple(part.shape) for part in parts})
-    if len(shapes) == 1:
+    shapes = sorted({tuple(coerce.shape_of(part)) for part in parts})
+    if len(shapes) == 1 and -1 not in shapes[0]:
         return RuntimeError(f"cannot join the values at key {key!r}: {error}")
     return errors.ShapeMismatch(
         f"cannot join the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tensordict import dims, errors
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
+from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.indexing import Plan, check_rows
@@ -247,8 +248,8 @@ class LazyStackedTensorDict(TensorDictBase):
         try:
             return torch.stack(parts, self.stack_dim)
         except RuntimeError as error:
-            shapes = sorted({tuple(part.shape) for part in parts})
-            if len(shapes) == 1:
+            shapes = sorted({tuple(shape_of(part)) for part in parts})
+            if len(shapes) == 1 and -1 not in shapes[0]:
                 raise
             raise errors.ShapeMismatch(
                 f"cannot stack the values at key {key!r}: shapes differ, {', '.join(map(str, map(list, shapes)))}. "

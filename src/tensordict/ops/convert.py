@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy as copying
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from tensordict import dims, errors
 from tensordict.aliases import NestedKey
-from tensordict.core import walk
+from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
+from tensordict.ops.ragged import is_nested
 from tensordict.ops.rows import register
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ class Convert(Facts):
         return self.clone(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        result = self._map(lambda v: copying.deepcopy(v, memo))
+        # torch cannot copy a strided nested tensor deeply
+        result = self._map(lambda v: v.detach().clone() if is_nested(v) else copying.deepcopy(v, memo))
         memo[id(self)] = result
         return result.lock_() if self._locked else result
 
@@ -485,8 +488,9 @@ class Convert(Facts):
             if isinstance(child, Core) and not child._is_non_tensor:
                 child.auto_batch_size_(batch_dims)  # type: ignore[attr-defined]
             if isinstance(child, Tensor) or not child._is_non_tensor:
-                shapes.append(tuple(child.shape))
-        self.batch_size = dims.common(shapes)[:batch_dims]
+                shapes.append(tuple(coerce.shape_of(child)))
+        known = itertools.takewhile(lambda size: size >= 0, dims.common(shapes)[:batch_dims])
+        self.batch_size = tuple(known)
         return self
 
     def to_namedtuple(self, dest_cls: Any = None) -> Any:
