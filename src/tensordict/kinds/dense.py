@@ -16,7 +16,7 @@ from tensordict.core.facts import Facts
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.ragged import concatenated, is_nested, paired, told
+from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
@@ -258,12 +258,9 @@ class TensorDict(TensorDictBase):
             if not isinstance(mine, Tensor):
                 self._dict[k] = mine._written(items, theirs)
             elif mine.is_nested:
-                for row, part in paired(mine, items, theirs):
-                    row.copy_(part)
-            elif items:
-                mine[at] = theirs
+                write_rows(mine, items, theirs)
             else:
-                mine.copy_(theirs)
+                mine[at] = theirs
 
     def _pour_all(self, value: Any) -> bool:
         """Write whole leaves at once; tell whether all were plain and of the same shapes."""
@@ -279,8 +276,7 @@ class TensorDict(TensorDictBase):
             self._admit(plan, value)
         for v in self._dict.values():
             if is_nested(v):
-                for row, part in paired(v, plan.items, value):
-                    row.copy_(part)
+                write_rows(v, plan.items, value)
             elif not getattr(v, "_is_non_tensor", False):
                 v[plan.items] = value
 

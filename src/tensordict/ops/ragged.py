@@ -117,6 +117,11 @@ def paired(leaf: Tensor, items: tuple[Any, ...], value: Any) -> list[tuple[Tenso
     return [(pieces[at], part) for at, part in zip(rows, parts, strict=True)]
 
 
+def write_rows(leaf: Tensor, items: tuple[Any, ...], value: Any) -> None:
+    for row, part in paired(leaf, items, value):
+        row.copy_(part)
+
+
 def _tail(row: Tensor, dim: int) -> tuple[int, ...]:
     return (*row.shape[: dim - 1], *row.shape[dim:])
 

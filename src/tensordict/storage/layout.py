@@ -209,13 +209,16 @@ def _entry(key: str, value: Any, path: str) -> Entry:
     shape = _sizes(value.get("shape"), path, key)
     if math.prod(shape) * dtype.itemsize >= 1 << 63:
         raise _wrong(path, key, "a shape that fits in memory", list(shape))
-    nested = value.get("is_nested", False)
+    return Entry(file or plain_name(key, "leaf"), shape, dtype, "", None, *_nested(value, shape, path, key))
+
+
+def _nested(value: dict[str, Any], shape: tuple[int, ...], path: str, key: str) -> tuple[bool, int]:
+    nested, dim = value.get("is_nested", False), value.get("jagged_dim", 0)
     if type(nested) is not bool or (nested and len(shape) != 2):
         raise _wrong(path, key, "is_nested to be a bool, and the shape of the sizes if it is true", value)
-    dim = value.get("jagged_dim", 0)
     if type(dim) is not int or not 0 <= dim <= (shape[1] if nested else 0):
         raise _wrong(path, key, "a jagged_dim among the dims of a row", dim)
-    return Entry(file or plain_name(key, "leaf"), shape, dtype, nested=nested, jagged_dim=dim)
+    return nested, dim
 
 
 def _is_path(name: str) -> bool:
