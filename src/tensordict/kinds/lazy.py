@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from tensordict import dims, errors
-from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
+from tensordict.aliases import NO_DEFAULT, Batch, Call, DeviceLike, Names, NestedKey, Rule, SizeLike
 from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
-from tensordict.core.facts import Facts
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.route import Route
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.ragged import padded
+from tensordict.ops.ragged import jagged, padded
 from tensordict.ops.store import LOADERS, NodeHome, node_home, open_room
 from tensordict.storage.base import Record
 
@@ -40,13 +39,17 @@ class LazyStackedTensorDict(TensorDictBase):
     Args:
         *tensordicts: the members, with batch sizes of the same length.
         stack_dim: where the new dim stands in the batch size.
+        hook_out: called with a tensor that is read by key; what it returns is handed out. Results of words have none.
+        hook_in: called with a value that is set by key; what it returns is set.
         batch_size: checked against the batch size that follows from the members.
         device: move the members there.
         names: one name or None for each batch dim.
         stack_dim_name: the name of the stack dim.
+        strict_shape: refuse members, now and later, whose batch sizes differ.
 
     Raises:
-        RuntimeError: if the members have batch sizes of different lengths, or there are none.
+        RuntimeError: if the members have batch sizes of different lengths (or, with ``strict_shape``, different ones),
+            or there are none.
 
     Examples:
         >>> import torch
@@ -59,6 +62,9 @@ class LazyStackedTensorDict(TensorDictBase):
 
     _tensordicts: list[Any]
     stack_dim: int
+    _hook_out: Callable[[Any], Any] | None = None
+    _hook_in: Callable[[Any], Any] | None = None
+    _strict: bool = False
 
     if TYPE_CHECKING:  # a row may be a member, of any class
 
@@ -70,19 +76,21 @@ class LazyStackedTensorDict(TensorDictBase):
         self,
         *tensordicts: Any,
         stack_dim: int = 0,
+        hook_out: Callable[[Any], Any] | None = None,
+        hook_in: Callable[[Any], Any] | None = None,
         batch_size: SizeLike | None = None,
         device: DeviceLike = None,
         names: Sequence[str | None] | None = None,
         stack_dim_name: str | None = None,
+        strict_shape: bool = False,
     ) -> None:
         if not tensordicts:
             raise RuntimeError("a lazy stack needs at least one tensordict")
-        ndim = len(tensordicts[0]._meta.batch)
-        for at, member in enumerate(tensordicts):
-            if not isinstance(member, Core) or len(member._meta.batch) != ndim:
-                raise errors.ShapeMismatch(
-                    f"cannot stack lazily: expected tensordicts with {ndim} batch dims, got {member!r} at number {at}"
-                )
+        self._hook_out, self._hook_in, self._strict = hook_out, hook_in, strict_shape
+        first = tensordicts[0]
+        for member in tensordicts:
+            self._check_member(member, first)
+        ndim = len(first._meta.batch)
         self.stack_dim = dims.wrap(stack_dim, ndim + 1, "stack_dim")
         self._tensordicts = list(tensordicts) if device is None else [m.to(device) for m in tensordicts]
         self._name = stack_dim_name
@@ -103,6 +111,87 @@ class LazyStackedTensorDict(TensorDictBase):
             2
         """
         return self._tensordicts
+
+    def _check_member(self, member: Any, first: Any) -> None:
+        """Raise unless a node can stand beside the first member."""
+        if not isinstance(member, Core):
+            raise TypeError(f"a lazy stack holds tensordicts, got {member!r} of type {type(member).__name__}")
+        batch, other = first._meta.batch, member._meta.batch
+        if len(batch) != len(other) or (self._strict and batch != other):
+            wanted = f"the batch size {list(batch)} (strict_shape=True)" if self._strict else f"{len(batch)} batch dims"
+            raise errors.ShapeMismatch(f"cannot stack lazily: expected tensordicts with {wanted}, got {member!r}")
+
+    @property
+    def hook_out(self) -> Callable[[Any], Any] | None:
+        """Return what is called with each tensor that is read by key, or None.
+
+        Examples:
+            >>> from tensordict import LazyStackedTensorDict, TensorDict
+            >>> stack = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": 2}), hook_out=lambda x: x + 1)
+            >>> stack["a"]
+            tensor([2, 3])
+        """
+        return self._hook_out
+
+    @property
+    def hook_in(self) -> Callable[[Any], Any] | None:
+        """Return what is called with each value that is set by key, or None.
+
+        Examples:
+            >>> from tensordict import LazyStackedTensorDict, TensorDict
+            >>> stack = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": 2}), hook_in=lambda x: x * 2)
+            >>> stack.set("a", stack["a"])["a"]
+            tensor([2, 4])
+        """
+        return self._hook_in
+
+    def _shown(self, child: Any) -> Any:
+        return child if self._hook_out is None else self._hook_out(child)
+
+    def _door(self, key: str, value: Any) -> Any:
+        return super()._door(key, value if self._hook_in is None else self._hook_in(value))
+
+    def valid_keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """Return a view of the keys that all members have, as `keys` does.
+
+        Args:
+            include_nested: go into nested tensordicts; nested keys are tuples.
+            leaves_only: leave out the nested tensordicts themselves.
+            is_leaf: called with the class of a value; tells what counts as a leaf.
+            sort: in alphabetical order.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> list(lazy_stack([TensorDict({"a": 1, "b": 1}), TensorDict({"a": 2})]).valid_keys())
+            ['a']
+        """
+        return self.keys(include_nested, leaves_only, is_leaf, sort=sort)
+
+    def get_nestedtensor(self, key: NestedKey, default: Any = NO_DEFAULT, *, layout: torch.layout | None = None) -> Any:
+        """Return the values of the members as one nested tensor.
+
+        Args:
+            key: a string, or a tuple for a nested key.
+            default: returned when a member lacks the key; without it, a missing key raises KeyError.
+            layout: `torch.strided` (the default) or `torch.jagged`.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> nested = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)]).get_nestedtensor("a")
+            >>> [len(row) for row in nested.unbind()]
+            [1, 2]
+        """
+        if default is not NO_DEFAULT and key not in self:
+            return default
+        return self._found(key, as_nested_tensor=True, layout=layout or torch.strided)
 
     @property
     def _meta(self) -> Meta:  # type: ignore[override]
@@ -209,15 +298,22 @@ class LazyStackedTensorDict(TensorDictBase):
         return tuple(None if at == _NEW else at - (at > self.stack_dim) for at in positions)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
+        own = self._meta.batch
         try:
-            dense = self._dense()
-        except errors.ShapeMismatch:  # ragged: what the call does to row numbers says which members go where
-            if -1 in self._meta.batch:
+            if -1 in own or self._uniform():
+                return self._dense()._resize(call, batch, names)
+        except errors.ShapeMismatch:
+            if -1 in own:
                 raise
-            own = self._meta.batch
-            rows = call(torch.arange(dims.numel(own)).reshape(own))
-            return self[torch.unravel_index(rows, own)]
-        return dense._resize(call, batch, names)
+        # the members differ: what the call does to row numbers says which of them go where
+        rows = call(torch.arange(dims.numel(own)).reshape(own))
+        return self[torch.unravel_index(rows, own)]
+
+    def _uniform(self) -> bool:
+        """Tell whether all members have the same keys, so that a dense node loses nothing."""
+        common = self._keys()
+        nodes = [node for node in map(self._look, common) if isinstance(node, LazyStackedTensorDict)]
+        return all(len(m._keys()) == len(common) for m in self._tensordicts) and all(n._uniform() for n in nodes)
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._dense()._reduce(call, batch, names)
@@ -242,7 +338,10 @@ class LazyStackedTensorDict(TensorDictBase):
         return combine(call(m) for m in self._tensordicts)
 
     def _get(self, key: str) -> Any:
-        parts = [m._get(key) for m in self._tensordicts]
+        try:
+            parts = [m._get(key) for m in self._tensordicts]
+        except errors.MissingKey:
+            raise self._missing(key) from None
         if not isinstance(parts[0], Tensor):
             return parts[0]._lazily(parts, self.stack_dim)
         try:
@@ -255,6 +354,11 @@ class LazyStackedTensorDict(TensorDictBase):
                 f"cannot stack the values at key {key!r}: shapes differ, {', '.join(map(str, map(list, shapes)))}. "
                 f"Read them with get({key!r}, as_list=True), as_nested_tensor=True or as_padded_tensor=True."
             ) from error
+
+    def _missing(self, key: str) -> errors.MissingKey:
+        have = [at for at, m in enumerate(self._tensordicts) if key in m._keys()]
+        some = f"; of its members, only those with the numbers {have} have it" if have else ""
+        return errors.MissingKey(f"{errors.missing_key(key, self._keys(), 'LazyStackedTensorDict')}{some}")
 
     def _look(self, key: str) -> Any:
         part = self._tensordicts[0]._look(key)
@@ -436,7 +540,10 @@ class LazyStackedTensorDict(TensorDictBase):
     # ---- repr and ragged values
 
     def _extra_repr(self) -> list[str]:
-        return [f"stack_dim={self.stack_dim}"]
+        common = set(self._keys())
+        own = {at: sorted(set(m._keys()) - common) for at, m in enumerate(self._tensordicts)}
+        some = {at: keys for at, keys in own.items() if keys}
+        return [f"stack_dim={self.stack_dim}", *([f"not_in_all={some}"] if some else [])]
 
     def _brief(self, depth: int, level: int) -> str:
         columns = all(m._is_non_tensor for m in self._tensordicts)
@@ -453,26 +560,23 @@ class LazyStackedTensorDict(TensorDictBase):
             return f"{first.dtype}{[size[0] if len(set(size)) == 1 else -1 for size in sizes]}".removeprefix("torch.")
         return self._get(key)
 
-    def _read_as(
-        self,
-        key: str,
-        *,
-        as_list: bool = False,
-        as_nested_tensor: bool = False,
-        as_padded_tensor: bool = False,
-        **options: Any,
-    ) -> Any:
+    def _read_as(self, key: str, **options: Any) -> Any:
         """Return the values of the members as a list, as a nested tensor, or padded to one shape."""
+        if not any(options.get(f"as_{how}") for how in ("list", "nested_tensor", "padded_tensor")):
+            return self._get(key)
         parts = [m._get(key) for m in self._tensordicts]
-        if as_list:
+        if options.get("as_list"):
             return parts
-        if as_nested_tensor:
-            return torch.nested.as_nested_tensor(parts, layout=options.get("layout") or torch.jagged)
-        if as_padded_tensor:
-            return padded(
-                parts, value=options.get("padding_value", 0.0), side=options.get("padding_side", "right")
-            ).movedim(0, self.stack_dim)
-        return self._get(key)
+        if not all(isinstance(part, Tensor) and not part.is_nested for part in parts):
+            raise TypeError(f"only plain tensors are nested or padded, got others at key {key!r}; use as_list=True")
+        try:
+            if options.get("as_nested_tensor"):
+                jag = options.get("layout") in (None, torch.jagged)
+                return jagged(parts) if jag else torch.nested.as_nested_tensor(parts, layout=options["layout"])
+            value, side = options.get("padding_value", 0.0), options.get("padding_side", "right")
+            return padded(parts, value, side).movedim(0, self.stack_dim)
+        except errors.ShapeMismatch as error:
+            raise errors.ShapeMismatch(f"at key {key!r}: {error}") from None
 
     # ---- what only a list of members has
 
@@ -494,10 +598,7 @@ class LazyStackedTensorDict(TensorDictBase):
             tensor([0, 1])
         """
         self._gate("insert a member")
-        if not isinstance(tensordict, Facts) or tensordict.ndim != self._tensordicts[0].ndim:
-            raise errors.ShapeMismatch(
-                f"expected a tensordict with {self._tensordicts[0].ndim} batch dims, got {tensordict!r}"
-            )
+        self._check_member(tensordict, self._tensordicts[0])
         self._tensordicts.insert(index, tensordict)
 
     def append(self, tensordict: Any) -> None:
@@ -534,8 +635,11 @@ class LazyStackedTensorDict(TensorDictBase):
             >>> stack.batch_size
             torch.Size([3])
         """
-        for member in list(tensordict):
-            self.append(member)
+        members = list(tensordict)
+        self._gate("insert members")
+        for member in members:
+            self._check_member(member, self._tensordicts[0])
+        self._tensordicts.extend(members)
 
 
 def _poured(node: Any, value: Tensor) -> dict[str, Any]:

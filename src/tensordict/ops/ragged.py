@@ -14,23 +14,30 @@ from tensordict.storage.ragged import ends
 
 
 def padded(parts: Sequence[Tensor], value: Any = 0.0, side: str = "right") -> Tensor:
-    """Return tensors stacked along a new first dim, each padded to the greatest size along its first dim.
+    """Return tensors stacked along a new first dim, each padded to the greatest size along every dim.
 
     Raises:
-        ShapeMismatch: if they differ in another dim, or have none.
+        ShapeMismatch: if they differ in the number of dims.
         ValueError: if the side is not "left" or "right".
     """
     if side not in ("left", "right"):
         raise ValueError(f"padding_side must be 'left' or 'right', got {side!r}")
-    tails = {tuple(part.shape[1:]) for part in parts}
-    if len(tails) > 1 or any(part.ndim == 0 for part in parts):
-        raise errors.ShapeMismatch(f"only the first dim of a value may differ to be padded, got {_shapes(parts)}")
-    longest = max(part.shape[0] for part in parts)
-    out = parts[0].new_full((len(parts), longest, *parts[0].shape[1:]), value)
+    if len({part.ndim for part in parts}) > 1:
+        raise errors.ShapeMismatch(f"values need as many dims to be padded, got shapes {_shapes(parts)}")
+    sizes = tuple(map(max, zip(*(part.shape for part in parts))))
+    out = parts[0].new_full((len(parts), *sizes), value)
     for row, part in zip(out, parts, strict=True):
-        start = longest - part.shape[0] if side == "left" else 0
-        row[start : start + part.shape[0]] = part
+        if side == "left":
+            row[tuple(slice(size - own, None) for size, own in zip(sizes, part.shape))] = part
+        else:
+            row[tuple(map(slice, part.shape))] = part
     return out
+
+
+def check_first(parts: Sequence[Tensor]) -> None:
+    """Raise ShapeMismatch if tensors have no first dim or differ in another one."""
+    if any(part.ndim == 0 for part in parts) or len({part.shape[1:] for part in parts}) > 1:
+        raise errors.ShapeMismatch(f"only the first dim of a value may differ to be padded, got {_shapes(parts)}")
 
 
 def lengths_mask(parts: Sequence[Tensor], side: str = "right") -> Tensor:

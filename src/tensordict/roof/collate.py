@@ -17,7 +17,7 @@ from tensordict.core.walk import find
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.collection import TensorCollection
 from tensordict.ops.join import maybe_dense_stack
-from tensordict.ops.ragged import jagged, lengths_mask, padded
+from tensordict.ops.ragged import check_first, jagged, lengths_mask, padded
 
 Path = tuple[str, ...]
 
@@ -99,6 +99,7 @@ class _Ragged:
         if path in self.nest:
             return jagged(parts)
         try:
+            check_first(parts)
             return padded(parts, self.pad[path])
         except RuntimeError as error:
             raise RuntimeError(f"cannot pad key {_shown(path)!r}: {error}") from None

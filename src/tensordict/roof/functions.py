@@ -16,7 +16,7 @@ from tensordict.kinds.collection import TensorCollection
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.nontensor import NonTensor
 from tensordict.ops.join import lazy_stack, maybe_dense_stack, stack
-from tensordict.ops.ragged import lengths_mask, padded
+from tensordict.ops.ragged import check_first, lengths_mask, padded
 
 C = TypeVar("C", bound=TensorCollection)
 
@@ -187,6 +187,7 @@ def pad_sequence(
     for key in leaves:
         parts = [item.get(key).movedim(pad_dim, 0) for item in bare]
         try:
+            check_first(parts)
             value = padded(parts, padding_value, padding_side)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"cannot pad key {key!r}: {error}") from None
