@@ -18,6 +18,7 @@ from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
+from tensordict.kinds.dense import TensorDict, _at_once
 from tensordict.kinds.route import Route
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.ragged import jagged, padded
@@ -68,9 +69,7 @@ class LazyStackedTensorDict(TensorDictBase):
 
     if TYPE_CHECKING:  # a row may be a member, of any class
 
-        def __getitem__(self, index: Any) -> Any: ...
         def __iter__(self) -> Iterator[Any]: ...
-        def unbind(self, dim: int = 0) -> tuple[Any, ...]: ...
 
     def __init__(
         self,
@@ -196,8 +195,9 @@ class LazyStackedTensorDict(TensorDictBase):
     @property
     def _meta(self) -> Meta:  # type: ignore[override]
         members = self._tensordicts
-        batch, device, names = members[0]._meta
-        for member in members:
+        batch, device, names = first = members[0]._meta
+        metas = [member._meta for member in members]
+        for member in members if metas.count(first) < len(metas) else ():
             if member._meta.batch != batch:
                 other = member._meta.batch
                 batch = tuple(a if a == b else -1 for a, b in zip(batch, other, strict=True))
@@ -252,8 +252,20 @@ class LazyStackedTensorDict(TensorDictBase):
     # ---- verbs
 
     def _map(self, call: Call, many: Call | None = None) -> Self:
-        again: Self = self._again([call(m) for m in self._tensordicts])
+        members = self._tensordicts
+        told = None if many is None or any(type(m) is not TensorDict for m in members) else self._told_at_once(many)
+        again: Self = self._again([call(m) for m in members] if told is None else told)
         return again
+
+    def _told_at_once(self, many: Call) -> list[Any] | None:
+        """Return what a kernel for lists makes of the leaves of all members, or None if they are not all plain."""
+        pairs = [m._raw_pairs() for m in self._tensordicts]
+        answers = _at_once(many, [leaf for part in pairs for _, leaf in part])
+        if answers is None:
+            return None
+        found = iter(answers)
+        keys = [[key for key, _ in part] for part in pairs]
+        return [m._like(dict(zip(own, found)), m._meta) for m, own in zip(self._tensordicts, keys, strict=True)]
 
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         again: Self = self._again([call(*row) for row in self._rows(others)])
@@ -478,7 +490,18 @@ class LazyStackedTensorDict(TensorDictBase):
         node._home = node_home(room, "memmap")
         return node
 
-    # ---- reading and writing by index
+    # ---- reading and writing by index: what names members only is answered without a look at them
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and self.stack_dim == 0:
+            try:
+                return self._tensordicts[index]
+            except IndexError:
+                pass  # said below, with the batch size
+        return super().__getitem__(index)
+
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+        return tuple(self._tensordicts) if dim == self.stack_dim else super().unbind(dim)
 
     def _index(self, plan: Plan) -> Any:
         return Route(self, plan).read()

@@ -57,7 +57,7 @@ class Route:
 
     def _shape(self) -> tuple[int, ...]:
         tensors = [i for i in (self.own, *self.rest) if isinstance(i, Tensor) and i.ndim]
-        return tuple(torch.broadcast_shapes(*(i.shape for i in tensors)))
+        return tuple(torch.broadcast_shapes(*(i.shape for i in tensors)) if len(tensors) > 1 else tensors[0].shape)
 
     def _rows(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Yield the member and the items for it, for every element of the advanced index."""

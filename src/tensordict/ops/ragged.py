@@ -24,6 +24,8 @@ def padded(parts: Sequence[Tensor], value: Any = 0.0, side: str = "right") -> Te
         raise ValueError(f"padding_side must be 'left' or 'right', got {side!r}")
     if len({part.ndim for part in parts}) > 1:
         raise errors.ShapeMismatch(f"values need as many dims to be padded, got shapes {_shapes(parts)}")
+    if parts[0].ndim and len({part.shape[1:] for part in parts}) == 1:
+        return torch.nn.utils.rnn.pad_sequence(list(parts), True, value, side)
     sizes = tuple(map(max, zip(*(part.shape for part in parts))))
     out = parts[0].new_full((len(parts), *sizes), value)
     for row, part in zip(out, parts, strict=True):
