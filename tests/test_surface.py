@@ -98,19 +98,21 @@ update_at_(input_dict_or_td,idx,clone,non_blocking,keys_to_update) values(includ
 var(dim,keepdim,reduce) view(size,batch_size) where(condition,other,out,pad) zero_() zero_grad(set_to_none)
 """
 LAZY = """
-append(tensordict) extend(tensordict) insert(index,tensordict) tensordicts
+append(tensordict) extend(tensordict) get_nestedtensor(key,default,layout) hook_in hook_out insert(index,tensordict)
+tensordicts valid_keys(include_nested,leaves_only,is_leaf,sort)
 """
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
 """
 FUNCTIONS = """
-KEY_SEPARATOR LazyStackedTensorDict(stack_dim,batch_size,device,names,stack_dim_name)
+KEY_SEPARATOR LazyStackedTensorDict(stack_dim,hook_out,hook_in,batch_size,device,names,stack_dim_name,strict_shape)
 MemoryMappedTensor(source,dtype,shape,filename) NO_DEFAULT NestedKey NonTensorData(data,batch_size,device,names)
 NonTensorStack(stack_dim) TensorClass() TensorCollection()
 TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() WorkerError __version__
 assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg)
 assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg) capture_non_tensor_stack() cat(input,dim,out)
-collate(batch,pad_keys,nested_keys,mask_key) default_is_leaf(kind) dense_stack_tds(td_list,dim)
+collate(batch,pad_keys,nested_keys,mask_key,padding_side,pad_to_multiple_of,cat_dim) default_is_leaf(kind)
+dense_stack_tds(td_list,dim)
 from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
@@ -119,7 +121,7 @@ fromkeys(keys,value) get_defaults_to_none() group_by(tensordict,key) is_leaf_non
 is_tensor_collection(datatype) is_tensorclass(obj) lazy_legacy() lazy_stack(input,dim,out) list_to_stack()
 load_memmap(prefix,device,non_blocking,mode,num_threads,robust_key,allow_pickle)
 make_tensordict(input_dict,batch_size,device,auto_batch_size) maybe_dense_stack(input,dim,out)
-merge_tensordicts(callback_exist) pad(tensordict,pad_size,value)
+merge_tensordicts(callback_exist) pad(tensordict,pad_size,value,inplace,safe)
 pad_sequence(list_of_tensordicts,pad_dim,padding_value,out,return_mask,padding_side)
 set_capture_non_tensor_stack(mode) set_get_defaults_to_none(mode) set_lazy_legacy(mode) set_list_to_stack(mode)
 stack(input,dim,out) tensorclass(cls,frozen,nocast,autocast) unpad_sequence(padded,mask,pad_dim) unravel_key(key)

@@ -18,7 +18,7 @@ from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
-from tensordict.kinds.dense import TensorDict, _at_once
+from tensordict.kinds.dense import _at_once
 from tensordict.kinds.route import Route
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.ragged import jagged, padded
@@ -253,19 +253,18 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _map(self, call: Call, many: Call | None = None) -> Self:
         members = self._tensordicts
-        told = None if many is None or any(type(m) is not TensorDict for m in members) else self._told_at_once(many)
+        told = None if many is None else self._told_at_once(many)
         again: Self = self._again([call(m) for m in members] if told is None else told)
         return again
 
     def _told_at_once(self, many: Call) -> list[Any] | None:
         """Return what a kernel for lists makes of the leaves of all members, or None if they are not all plain."""
-        pairs = [m._raw_pairs() for m in self._tensordicts]
-        answers = _at_once(many, [leaf for part in pairs for _, leaf in part])
-        if answers is None:
+        members = [(m, m.__dict__.get("_dict")) for m in self._tensordicts]
+        if any(leaves is None for _, leaves in members):  # not dense
             return None
-        found = iter(answers)
-        keys = [[key for key, _ in part] for part in pairs]
-        return [m._like(dict(zip(own, found)), m._meta) for m, own in zip(self._tensordicts, keys, strict=True)]
+        answers = _at_once(many, [leaf for _, leaves in members for leaf in leaves.values()])
+        found = iter(answers or ())
+        return None if answers is None else [m._like(dict(zip(leaves, found)), m._meta) for m, leaves in members]
 
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         again: Self = self._again([call(*row) for row in self._rows(others)])
