@@ -55,7 +55,7 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.batch_dims, int)
     assert_type(td.batch_size, torch.Size)
     assert_type(td.bfloat16(), LazyStackedTensorDict)
-    assert_type(td.get_nestedtensor("a"), Any)
+    assert_type(td.get_nestedtensor("x"), Any)
     assert_type(td.hook_in, Callable[[Any], Any] | None)
     assert_type(td.hook_out, Callable[[Any], Any] | None)
     assert_type(td.int().bitwise_and(1), LazyStackedTensorDict)
