@@ -179,7 +179,10 @@ class TensorDict(TensorDictBase):
         """Say a call that treats rows alike to each child."""
         try:
             return {k: call(v) for k, v in self._dict.items()}
-        except RuntimeError:  # torch knows few of these calls for nested tensors; whatever else fails, fails again
+        except (
+            RuntimeError,
+            ValueError,
+        ):  # torch knows few of these calls for nested tensors; whatever else fails, fails again
             return told(self._dict, call)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
@@ -497,7 +500,7 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
             joined[k] = join(parts, dim)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"in {k!r}: {error}") from None
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             if join is not torch.cat or dim or not any(map(is_nested, parts)):
                 raise _mismatch(k, parts, error) from error
             joined[k] = concatenated(parts)
@@ -528,7 +531,7 @@ def _need_same_keys(items: Sequence[Any]) -> None:
             )
 
 
-def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeError:
+def _mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
     shapes = sorted({tuple(coerce.shape_of(part)) for part in parts})
     if len(shapes) == 1 and -1 not in shapes[0]:
         return RuntimeError(f"cannot join the values at key {key!r}: {error}")

@@ -323,8 +323,10 @@ class LazyStackedTensorDict(TensorDictBase):
     def _uniform(self) -> bool:
         """Tell whether all members have the same keys, so that a dense node loses nothing."""
         common = self._keys()
-        nodes = [node for node in map(self._look, common) if isinstance(node, LazyStackedTensorDict)]
-        return all(len(m._keys()) == len(common) for m in self._tensordicts) and all(n._uniform() for n in nodes)
+        nodes = [*self._tensordicts, *map(self._look, common)]
+        return all(len(m._keys()) == len(common) for m in self._tensordicts) and all(
+            node._uniform() for node in nodes if isinstance(node, LazyStackedTensorDict)
+        )
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._dense()._reduce(call, batch, names)
@@ -349,10 +351,7 @@ class LazyStackedTensorDict(TensorDictBase):
         return combine(call(m) for m in self._tensordicts)
 
     def _get(self, key: str) -> Any:
-        try:
-            parts = [m._get(key) for m in self._tensordicts]
-        except errors.MissingKey:
-            raise self._missing(key) from None
+        parts = self._parts(key)
         if not isinstance(parts[0], Tensor):
             return parts[0]._lazily(parts, self.stack_dim)
         try:
@@ -366,10 +365,15 @@ class LazyStackedTensorDict(TensorDictBase):
                 f"Read them with get({key!r}, as_list=True), as_nested_tensor=True or as_padded_tensor=True."
             ) from error
 
-    def _missing(self, key: str) -> errors.MissingKey:
-        have = [at for at, m in enumerate(self._tensordicts) if key in m._keys()]
-        some = f"; of its members, only those with the numbers {have} have it" if have else ""
-        return errors.MissingKey(f"{errors.missing_key(key, self._keys(), 'LazyStackedTensorDict')}{some}")
+    def _parts(self, key: str) -> list[Any]:
+        """Return the child of each member."""
+        try:
+            return [m._get(key) for m in self._tensordicts]
+        except errors.MissingKey:
+            have = [at for at, m in enumerate(self._tensordicts) if key in m._keys()]
+            some = f"; only its members {have} have it" if have else ""
+            missing = errors.missing_key(key, self._keys(), "LazyStackedTensorDict")
+            raise errors.MissingKey(f"{missing}{some}") from None
 
     def _look(self, key: str) -> Any:
         part = self._tensordicts[0]._look(key)
@@ -586,7 +590,7 @@ class LazyStackedTensorDict(TensorDictBase):
         """Return the values of the members as a list, as a nested tensor, or padded to one shape."""
         if not any(options.get(f"as_{how}") for how in ("list", "nested_tensor", "padded_tensor")):
             return self._get(key)
-        parts = [m._get(key) for m in self._tensordicts]
+        parts = self._parts(key)
         if options.get("as_list"):
             return parts
         if not all(isinstance(part, Tensor) and not part.is_nested for part in parts):

@@ -187,8 +187,10 @@ class Keyed(Facts):
             >>> TensorDict({"a": {}}).is_empty()
             True
         """
-        found = walk.pairs(self, True, True, walk.is_leaf_nontensor)
-        return next(found, None) is None
+        for _, child in self._looks():
+            if not isinstance(child, Keyed) or child._is_non_tensor or not child.is_empty():
+                return False
+        return True
 
     # ---- setting
 

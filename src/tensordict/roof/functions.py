@@ -246,11 +246,8 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
     if masks is None:
         raise KeyError(f"there are no masks at key {mask_key!r}; pass mask=")
     rows = padded if given else padded.exclude(mask_key)
-    if rows.ndim > 1:
-        rows = rows.clone(False)
-        rows.batch_size = rows.batch_size[:1]
     found = []
-    for at, row in enumerate(rows.unbind(0)):
+    for at, row in enumerate(_without_batch_from(rows, 1).unbind(0)):
         row = row.clone(False)
         for key, keep in _flags(masks, rows, pad_dim).items():
             value = row.get(key)

@@ -19,6 +19,7 @@ from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, cast
 
+import numpy
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
@@ -261,10 +262,10 @@ class Handle(NamedTuple):
 
 
 class NestedHandle(NamedTuple):
-    """What to send instead of a nested leaf whose values are mapped or shared."""
+    """What to send instead of a nested leaf whose values are mapped or shared; sizes travel by value."""
 
     values: Handle
-    sizes: Tensor
+    sizes: numpy.ndarray[Any, Any]
     jagged_dim: int
 
 
@@ -303,7 +304,7 @@ def _nested_handle(tensor: Tensor) -> NestedHandle | None:
         return None
     given = parts(tensor)
     sent = handle(given.values)
-    return NestedHandle(sent, *given[1:]) if isinstance(sent, Handle) else None
+    return NestedHandle(sent, given.sizes.numpy(), given.jagged_dim) if isinstance(sent, Handle) else None
 
 
 def _block_of(storage: torch.UntypedStorage) -> Tensor:
@@ -322,7 +323,7 @@ def restore(sent: Handle | NestedHandle) -> Tensor:
         ValueError: the file has another size by now.
     """
     if isinstance(sent, NestedHandle):
-        return whole(Parts(restore(sent.values), *sent[1:]))
+        return whole(Parts(restore(sent.values), torch.from_numpy(sent.sizes), sent.jagged_dim))
     if sent.block is not None:
         storage = sent.block.untyped_storage()
     else:
