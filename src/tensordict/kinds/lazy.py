@@ -184,8 +184,8 @@ class LazyStackedTensorDict(TensorDictBase):
         Examples:
             >>> import torch
             >>> from tensordict import TensorDict, lazy_stack
-            >>> nested = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)]).get_nestedtensor("a")
-            >>> [len(row) for row in nested.unbind()]
+            >>> stack = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
+            >>> [len(row) for row in stack.get_nestedtensor("a", layout=torch.jagged).unbind()]
             [1, 2]
         """
         if default is not NO_DEFAULT and key not in self:
@@ -318,7 +318,10 @@ class LazyStackedTensorDict(TensorDictBase):
                 raise
         # the members differ: what the call does to row numbers says which of them go where
         rows = call(torch.arange(dims.numel(own)).reshape(own))
-        return self[torch.unravel_index(rows, own)]
+        found = self[torch.unravel_index(rows, own)]
+        if names is not None:
+            found._name_dims(names)
+        return found
 
     def _uniform(self) -> bool:
         """Tell whether all members have the same keys, so that a dense node loses nothing."""
