@@ -13,11 +13,11 @@ from tensordict.aliases import Call
 from tensordict.storage.ragged import ends
 
 
-def padded(parts: Sequence[Tensor], value: Any = 0.0, side: str = "right") -> Tensor:
+def padded(parts: Sequence[Tensor], value: Any = 0.0, side: str = "right", only_first: bool = False) -> Tensor:
     """Return tensors stacked along a new first dim, each padded to the greatest size along every dim.
 
     Raises:
-        ShapeMismatch: if they differ in the number of dims.
+        ShapeMismatch: if they differ in the number of dims, or with ``only_first`` in another dim than the first.
         ValueError: if the side is not "left" or "right".
     """
     if side not in ("left", "right"):
@@ -26,6 +26,8 @@ def padded(parts: Sequence[Tensor], value: Any = 0.0, side: str = "right") -> Te
         raise errors.ShapeMismatch(f"values need as many dims to be padded, got shapes {_shapes(parts)}")
     if parts[0].ndim and len({part.shape[1:] for part in parts}) == 1:
         return torch.nn.utils.rnn.pad_sequence(list(parts), True, value, side)
+    if only_first:
+        raise errors.ShapeMismatch(f"only the first dim of a value may differ to be padded, got {_shapes(parts)}")
     sizes = tuple(map(max, zip(*(part.shape for part in parts))))
     out = parts[0].new_full((len(parts), *sizes), value)
     for row, part in zip(out, parts, strict=True):
@@ -34,12 +36,6 @@ def padded(parts: Sequence[Tensor], value: Any = 0.0, side: str = "right") -> Te
         else:
             row[tuple(map(slice, part.shape))] = part
     return out
-
-
-def check_first(parts: Sequence[Tensor]) -> None:
-    """Raise ShapeMismatch if tensors have no first dim or differ in another one."""
-    if any(part.ndim == 0 for part in parts) or len({part.shape[1:] for part in parts}) > 1:
-        raise errors.ShapeMismatch(f"only the first dim of a value may differ to be padded, got {_shapes(parts)}")
 
 
 def lengths_mask(parts: Sequence[Tensor], side: str = "right") -> Tensor:

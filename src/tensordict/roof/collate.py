@@ -19,7 +19,7 @@ from tensordict.core.walk import find
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.collection import TensorCollection
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack
-from tensordict.ops.ragged import check_first, jagged, lengths_mask, padded
+from tensordict.ops.ragged import jagged, lengths_mask, padded
 
 Path = tuple[str, ...]
 
@@ -134,8 +134,7 @@ class _Plan:
         try:
             if path in self.nest:
                 return jagged(parts)
-            check_first(parts)
-            return self._filled(padded(parts, self.pad[path], self.side), self.pad[path])
+            return self._filled(padded(parts, self.pad[path], self.side, only_first=True), self.pad[path])
         except RuntimeError as error:
             raise RuntimeError(f"cannot pad or nest key {_shown(path)!r}: {error}") from None
 

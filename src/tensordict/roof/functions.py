@@ -16,7 +16,7 @@ from tensordict.kinds.collection import TensorCollection
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.nontensor import NonTensor
 from tensordict.ops.join import lazy_stack, maybe_dense_stack, stack
-from tensordict.ops.ragged import check_first, lengths_mask, padded
+from tensordict.ops.ragged import lengths_mask, padded
 
 C = TypeVar("C", bound=TensorCollection)
 
@@ -193,8 +193,7 @@ def pad_sequence(
         dim = dims.wrap(pad_dim, values[0].ndim, "pad_dim")
         parts = [value.movedim(dim, 0) for value in values] if dim else values
         try:
-            check_first(parts)
-            value = padded(parts, padding_value, padding_side)
+            value = padded(parts, padding_value, padding_side, only_first=True)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"cannot pad key {key!r}: {error}") from None
         result.set(key, value.movedim(1, dim + 1))
