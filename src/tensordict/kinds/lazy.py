@@ -87,8 +87,8 @@ class LazyStackedTensorDict(TensorDictBase):
             raise RuntimeError("a lazy stack needs at least one tensordict")
         self._hook_out, self._hook_in, self._strict = hook_out, hook_in, strict_shape
         first = tensordicts[0]
-        for member in tensordicts:
-            self._check_member(member, first)
+        for at, member in enumerate(tensordicts):
+            self._check_member(member, first, at)
         ndim = len(first._meta.batch)
         self.stack_dim = dims.wrap(stack_dim, ndim + 1, "stack_dim")
         self._tensordicts = list(tensordicts) if device is None else [m.to(device) for m in tensordicts]
@@ -111,14 +111,18 @@ class LazyStackedTensorDict(TensorDictBase):
         """
         return self._tensordicts
 
-    def _check_member(self, member: Any, first: Any) -> None:
+    def _check_member(self, member: Any, first: Any, at: int) -> None:
         """Raise unless a node can stand beside the first member."""
         if not isinstance(member, Core):
-            raise TypeError(f"a lazy stack holds tensordicts, got {member!r} of type {type(member).__name__}")
+            raise TypeError(
+                f"a lazy stack holds tensordicts, got {member!r} of type {type(member).__name__} at number {at}"
+            )
         batch, other = first._meta.batch, member._meta.batch
         if len(batch) != len(other) or (self._strict and batch != other):
             wanted = f"the batch size {list(batch)} (strict_shape=True)" if self._strict else f"{len(batch)} batch dims"
-            raise errors.ShapeMismatch(f"cannot stack lazily: expected tensordicts with {wanted}, got {member!r}")
+            raise errors.ShapeMismatch(
+                f"cannot stack lazily: expected tensordicts with {wanted}, got {member!r} at number {at}"
+            )
 
     @property
     def hook_out(self) -> Callable[[Any], Any] | None:
@@ -627,7 +631,7 @@ class LazyStackedTensorDict(TensorDictBase):
             tensor([0, 1])
         """
         self._gate("insert a member")
-        self._check_member(tensordict, self._tensordicts[0])
+        self._check_member(tensordict, self._tensordicts[0], index)
         self._tensordicts.insert(index, tensordict)
 
     def append(self, tensordict: Any) -> None:
@@ -666,8 +670,8 @@ class LazyStackedTensorDict(TensorDictBase):
         """
         members = list(tensordict)
         self._gate("insert members")
-        for member in members:
-            self._check_member(member, self._tensordicts[0])
+        for at, member in enumerate(members, len(self._tensordicts)):
+            self._check_member(member, self._tensordicts[0], at)
         self._tensordicts.extend(members)
 
 
