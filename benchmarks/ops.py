@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable
 
 from cases import COMMON, Case
 from run import HEAD, Times, Worker, measure, row
@@ -138,8 +139,9 @@ def summary(found: dict[str, Times]) -> list[str]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_cases(cases: list[Case], conclude: Callable[[dict[str, Times]], list[str]], text: str | None) -> int:
+    """Print a row for each case, and then what is concluded of all of them."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", metavar="PYTHON", help="interpreter that imports the published package")
     parser.add_argument("--quick", action="store_true", help="run each statement once, to see that all of them work")
     parser.add_argument("--only", metavar="WORD", default="", help="only the rows with this text in their name")
@@ -149,16 +151,16 @@ def main() -> int:
     found: dict[str, Times] = {}
     print(*HEAD, sep="\n", flush=True)
     try:
-        for case in CASES:
+        for case in cases:
             if options.only in case.name:
                 found[case.name] = measure(case, workers, 1 if options.quick else 9)
                 print(row(case.name, found[case.name]), flush=True)
     finally:
         for worker in workers.values():
             worker.close()
-    print("", *summary(found), sep="\n")
+    print("", *conclude(found), sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_cases(CASES, summary, __doc__))

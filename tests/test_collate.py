@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, default_collate
 
 from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, collate, lazy_stack
 
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+
 
 class Image(TensorClass):
     pixels: torch.Tensor
@@ -154,6 +156,10 @@ def test_padding_reaches_into_structures_and_tensorclasses() -> None:
         ({"pad_keys": {("at", "nope"): 0}}, KeyError, "nope"),
         ({"nested_keys": [("at", "nope")]}, KeyError, "nope"),
         ({"pad_keys": {"at": 0}}, KeyError, "at"),
+        ({"pad_keys": {"ids": 0}, "padding_side": "middle"}, ValueError, "middle"),
+        ({"pad_keys": {"ids": 0}, "pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of"),
+        ({"pad_to_multiple_of": 8}, ValueError, "pad_to_multiple_of=8 needs pad_keys"),
+        ({"pad_keys": {"ids": 0}, "cat_dim": 0}, ValueError, "one batch dim"),
     ],
 )
 def test_bad_options_are_errors_that_name_the_key(options: Any, error: type[Exception], words: str) -> None:
@@ -206,3 +212,53 @@ def test_a_loader_collates_with_options() -> None:
     assert batch["ids"].shape == (3, 4)
     assert batch["mask", "ids"].sum(-1).tolist() == [2, 4, 3]
     assert batch["at", "points"].is_nested
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.sampled_from(["left", "right"]), st.integers(1, 4))
+def test_padding_on_either_side_and_to_multiples_is_torchs_own(sizes: list[int], side: str, multiple: int) -> None:
+    items = clouds(*sizes)
+    options: Any = {"padding_side": side, "pad_to_multiple_of": multiple, "mask_key": "mask"}
+    batch = collate(items, pad_keys={"ids": -1, ("at", "points"): 7}, **options)
+    length = -(-max(sizes) // multiple) * multiple
+    for key, fill in (("ids", -1), (("at", "points"), 7)):
+        assert batch[key].shape[1] == length
+        for row, item, mask in zip(batch[key], items, batch.get("mask").get(key), strict=True):
+            more = [length - len(item[key]), 0] if side == "left" else [0, length - len(item[key])]
+            assert torch.equal(row, torch.nn.functional.pad(item[key], [0, 0] * (row.ndim - 1) + more, value=fill))
+            ones = torch.ones(len(item[key]), dtype=torch.bool)
+            assert torch.equal(mask, torch.nn.functional.pad(ones, more, value=False))
+
+
+def test_samples_that_are_batches_are_concatenated_when_asked() -> None:
+    groups = [
+        TensorDict(
+            {"x": torch.full((rows, 2), float(rows)), "ids": torch.arange(rows * steps).reshape(rows, steps)}, [rows]
+        )
+        for rows, steps in ((1, 2), (3, 2))
+    ]
+    whole = collate(groups, cat_dim=0)
+    assert type(whole) is TensorDict
+    assert torch.equal(whole["ids"], torch.cat([group["ids"] for group in groups]))
+    assert collate(groups).batch_size == (2, -1)
+    groups[1] = groups[1].exclude("ids").set("ids", torch.arange(9).reshape(3, 3))
+    ragged = collate(groups, cat_dim=0)
+    assert isinstance(ragged, LazyStackedTensorDict)
+    rows = [[0, 1], [0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert [row["ids"].tolist() for row in ragged] == rows
+    padded = collate(groups, pad_keys={"ids": -1}, mask_key="mask", padding_side="left", cat_dim=0)
+    assert padded["ids"].tolist() == [[-1, 0, 1], *rows[1:]]
+    assert padded["mask", "ids"].tolist() == [[False, True, True], *[[True] * 3] * 3]
+    assert padded["x"].shape == (4, 2)
+    nested = collate(groups, nested_keys=["ids"], cat_dim=0)
+    assert [row.tolist() for row in nested["ids"].unbind(0)] == rows
+    wide = [TensorDict({"x": torch.ones(2, n)}, [2, n]) for n in (1, 2)]
+    assert collate(wide, cat_dim=1).batch_size == (2, 3)
+
+
+def test_nested_leaves_of_samples_that_are_batches_are_concatenated() -> None:
+    for layout in (torch.jagged, torch.strided):
+        make = partial(torch.nested.as_nested_tensor, layout=layout)
+        groups = [TensorDict({"x": make([torch.ones(n) for n in sizes])}, [len(sizes)]) for sizes in ((1, 2), (3,))]
+        batch = collate(groups, cat_dim=0)
+        assert [len(row) for row in batch["x"].unbind(0)] == [1, 2, 3]
+        assert batch["x"].layout is layout

@@ -42,7 +42,8 @@ BASES_OF_KINDS = {"Facade", "Opaque", "NonTensor", "NonTensorDataBase", "Declare
 FILE_CODE, FILE_LINES, FUNCTION_CODE, COMPLEXITY, PARAMETERS = 500, 900, 40, 10, 5
 # Public names whose published signatures have more than five parameters.
 PUBLISHED_SIGNATURES = set(
-    """apply assert_close consolidate dumps from_csv from_dataclass from_dict from_dict_instance from_h5 from_json
+    """apply assert_close collate consolidate dumps from_csv from_dataclass from_dict from_dict_instance from_h5
+    from_json
     from_lazy_stack from_list from_module from_pandas from_parquet from_schema from_storage from_store from_tensor
     from_tensordict from_zarr irecv isend istft iter_map lazy_stack load load_memmap map map_iter memmap memmap_
     memmap_like

@@ -111,7 +111,8 @@ var(dim,keepdim,reduce) view(size,batch_size) where(condition,other,out,pad,upda
 zero_grad(set_to_none)
 """
 LAZY = """
-append(tensordict) extend(tensordict) insert(index,tensordict) tensordicts
+append(tensordict) extend(tensordict) get_nestedtensor(key,default,layout) hook_in hook_out insert(index,tensordict)
+tensordicts valid_keys(include_nested,leaves_only,is_leaf,sort)
 """
 DECLARED = """
 fields() from_tensordict(td,check)
@@ -126,7 +127,7 @@ COLUMN = """
 data from_nontensordata(non_tensor) maybe_to_stack() stack_dim tensordicts
 """
 FUNCTIONS = """
-KEY_SEPARATOR LazyStackedTensorDict(stack_dim,batch_size,device,names,stack_dim_name)
+KEY_SEPARATOR LazyStackedTensorDict(stack_dim,hook_out,hook_in,batch_size,device,names,stack_dim_name,strict_shape)
 MemoryMappedTensor(source,dtype,shape,filename) MetaData(data,batch_size,device,names) NO_DEFAULT NestedKey
 NonTensorData(data,batch_size,device,names) NonTensorDataBase(data,batch_size,device,names) NonTensorStack(stack_dim)
 PackLayout(keys,shapes,dim,nested,device) TensorAttrs(batch_size,device,names) TensorClass() TensorCollection()
@@ -134,8 +135,8 @@ TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() Ty
 UnbatchedTensor(data,batch_size) WorkerError __version__
 assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix)
 assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix) capture_non_tensor_stack(allow_none)
-cat(input,dim,out) collate(batch,pad_keys,nested_keys,mask_key) default_is_leaf(kind) dense_stack_tds(td_list,dim)
-from_any(obj,auto_batch_size,batch_dims,device,batch_size)
+cat(input,dim,out) collate(batch,pad_keys,nested_keys,mask_key,padding_side,pad_to_multiple_of,cat_dim)
+default_is_leaf(kind) dense_stack_tds(td_list,dim) from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dataclass(obj,dest_cls,auto_batch_size,batch_dims,batch_size,frozen,autocast,nocast,inplace,shadow,tensor_only,device)
 from_dict(d,auto_batch_size,batch_dims,device,batch_size,names)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)

@@ -95,6 +95,7 @@ def fits(value: Any, wanted: Any) -> bool:
     return isinstance(value, TensorDictBase if wanted is LazyStackedTensorDict else origin or wanted)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("page", PAGES)
 def test_every_line_is_true_when_it_runs(page: str, tmp_path: pathlib.Path) -> None:
     module = load(page)

@@ -57,6 +57,19 @@ def _lazy(dim: int) -> Callable[[tuple[int, ...]], Any]:
     return make
 
 
+def grid(batch: tuple[int, ...]) -> LazyStackedTensorDict:
+    """Return the data as a lazy stack of lazy stacks."""
+    rows = [LazyStackedTensorDict(*row.clone().unbind(0)) for row in dense(batch).unbind(0)]
+    return LazyStackedTensorDict(*rows)
+
+
+def uneven(batch: tuple[int, ...]) -> LazyStackedTensorDict:
+    """Return the data as a lazy stack whose first member has keys of its own, of shapes of their own."""
+    stack = _lazy(0)(batch)
+    stack.tensordicts[0].set("own", torch.ones(*batch[1:], 5)).set(("inner", "own"), torch.ones(*batch[1:], 2))
+    return stack  # type: ignore[no-any-return]
+
+
 def nested(batch: tuple[int, ...]) -> TensorDict:
     """Return the data in one node that holds a lazy stack, and more: a tensorclass, a wider node, non-tensors."""
     td = dense(batch)
@@ -112,6 +125,8 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "dense": dense,
     "lazy0": _lazy(0),
     "lazy1": _lazy(1),
+    "grid": grid,
+    "uneven": uneven,
     "nested": nested,
     "tensorclass": tensorclass,
     "tensorclass_of_lazy": tensorclass_of_lazy,
@@ -125,10 +140,10 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
 
 
 def can_make(kind: str, batch: tuple[int, ...]) -> bool:
-    dim = {"lazy0": 0, "lazy1": 1, "tensorclass_of_lazy": 0}.get(kind)
+    dim = {"lazy0": 0, "lazy1": 1, "grid": 1, "uneven": 0, "tensorclass_of_lazy": 0}.get(kind)
     if dim is None:
         return not kind.endswith(("mapped", "shared")) or math.prod(batch) > 0
-    return len(batch) > dim and batch[dim] > 0
+    return len(batch) > dim and batch[dim] > 0 and (kind != "grid" or batch[0] > 0)
 
 
 def node_class(node: Any) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -62,6 +62,9 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.batch_dims, int)
     assert_type(td.batch_size, torch.Size)
     assert_type(td.bfloat16(), LazyStackedTensorDict)
+    assert_type(td.get_nestedtensor("x"), Any)
+    assert_type(td.hook_in, Callable[[Any], Any] | None)
+    assert_type(td.hook_out, Callable[[Any], Any] | None)
     assert_type(td.int().bitwise_and(1), LazyStackedTensorDict)
     assert_type(td.bool(), LazyStackedTensorDict)
     assert_type(td.broadcast_to((5, 2, 3)), LazyStackedTensorDict)
@@ -352,6 +355,7 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.update({"x": torch.ones(2, 3)}), LazyStackedTensorDict)
     assert_type(td.update_({"x": torch.ones(2, 3)}), LazyStackedTensorDict)
     assert_type(td.update_at_({"x": torch.ones(3)}, 0), LazyStackedTensorDict)
+    assert_type(td.valid_keys(), Any)
     assert_type(td.values(), ValuesView)
     assert_type(td.var(), LazyStackedTensorDict)
     assert_type(td.view(-1), LazyStackedTensorDict)

@@ -35,7 +35,7 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
             return _node(key, value, meta)
     if type(value) is not Tensor and hasattr(value, "_held"):
         return _node(key, value._held(meta), meta)
-    batch, shape = meta.batch, value.shape
+    batch, shape = meta.batch, shape_of(value)
     # one size is compared faster than a slice of sizes is made
     if (not shape or shape[0] != batch[0]) if len(batch) == 1 else shape[: len(batch)] != batch:
         raise errors.batch_mismatch(key, batch, tuple(shape))
@@ -49,13 +49,23 @@ def children(found: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
     batch, n, free = meta.batch, len(meta.batch), meta.device is None
     made, fits = {}, None
     for key, value in found.items():
-        if free and type(value) is Tensor:
+        if free and type(value) is Tensor and not value.is_nested:
             shape = value.shape  # leaves often have one shape: it is looked at once
             if shape == fits or shape[:n] == batch:
                 made[key], fits = value, shape
                 continue
         made[key] = child(key, value, meta)
     return made
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a child; sizes that the rows of a nested tensor do not share are -1."""
+    if isinstance(value, Tensor) and value.is_nested:
+        rows = value.size(0)
+        if value.layout is torch.strided:
+            return (rows, *[-1] * (value.dim() - 1))
+        return (rows, *(size if type(size) is int else -1 for size in value.shape[1:]))
+    return value.shape  # type: ignore[no-any-return]
 
 
 def _node(key: Any, node: Any, meta: Meta) -> Any:

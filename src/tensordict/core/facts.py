@@ -9,6 +9,7 @@ import torch
 
 from tensordict import errors
 from tensordict.aliases import Batch, Names, SizeLike
+from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.meta import Meta, as_batch, as_names
 
@@ -75,10 +76,10 @@ class Facts(Core):
         for name, child in self._looks():
             if isinstance(child, Facts):
                 child._admits_batch(name, batch)
-            elif child.shape != fits:
-                if child.shape[: len(batch)] != batch:
-                    raise errors.batch_mismatch(name, batch, tuple(child.shape))
-                fits = child.shape
+            elif (shape := shape_of(child)) != fits:
+                if shape[: len(batch)] != batch:
+                    raise errors.batch_mismatch(name, batch, tuple(shape))
+                fits = shape
 
     def _rebatched(self, batch: Batch) -> Any:
         """Return me with another batch size, for a parent that got it; most kinds change in place."""

@@ -17,11 +17,12 @@ from tensordict.dims import memo
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import PRECISE, align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.mapped import present
-from tensordict.storage.memmap import Handle, handle, restore
+from tensordict.storage.memmap import Handle, NestedHandle, handle, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -193,17 +194,29 @@ class TensorDict(TensorDictBase):
                 theirs = _part(other, k, v)
                 if not isinstance(v, Tensor):
                     v._match((theirs,))
+                elif v.is_nested:
+                    for row, part in paired(v, (), theirs):
+                        _check_stored(k, row, part)
                 elif theirs.shape != v.shape or theirs.dtype is not v.dtype:
                     _check_stored(k, v, theirs)
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, device, names = self._meta
         meta = Meta(rule(batch, 1), device, names and rule(names, None))
-        return self._derived({k: call(v) for k, v in self._dict.items()}, meta)
+        return self._derived(self._told(call), meta)
+
+    def _told(self, call: Call) -> dict[str, Any]:
+        """Say a call that treats rows alike to each child."""
+        try:
+            return {k: call(v) for k, v in self._dict.items()}
+        except (
+            RuntimeError,
+            ValueError,
+        ):  # torch knows few of these calls for nested tensors; whatever else fails, fails again
+            return told(self._dict, call)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        meta = Meta(batch, self._meta.device, names)
-        return self._derived({k: call(v) for k, v in self._dict.items()}, meta)
+        return self._derived(self._told(call), Meta(batch, self._meta.device, names))
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
@@ -214,7 +227,7 @@ class TensorDict(TensorDictBase):
             names = (*names[:dim], *names[dim + 1 :])
         if not self._dict:
             return tuple(self._derived({}, Meta(batch, device, names)) for batch in batches)
-        rows = zip(*map(call, self._dict.values()), strict=True)
+        rows = zip(*self._told(call).values(), strict=True)
         ks = self._dict.keys()
         return tuple(
             self._derived(dict(zip(ks, row, strict=True)), Meta(batch, device, names))
@@ -225,11 +238,10 @@ class TensorDict(TensorDictBase):
         return combine(call(v) for v in self._dict.values())
 
     def _index(self, plan: Plan) -> Self:
-        call = plan.call
         _, device, names = self._meta
         if not self._dict:
             check_rows(plan, self._meta.batch)
-        node = _of({k: call(v) for k, v in self._dict.items()}, Meta(plan.batch, device, _keep(names, plan.kept)))
+        node = _of(self._told(plan.call), Meta(plan.batch, device, _keep(names, plan.kept)))
         if plan.view and self._home is not None:
             node._home = self._home
             node._locked = self._locked
@@ -278,10 +290,10 @@ class TensorDict(TensorDictBase):
             mine = self._dict[k]
             if not isinstance(mine, Tensor):
                 self._dict[k] = mine._written(items, theirs)
-            elif items:
-                mine[at] = theirs
+            elif mine.is_nested:
+                write_rows(mine, items, theirs)
             else:
-                mine.copy_(theirs)
+                mine[at] = theirs
 
     def _pour_all(self, value: Any) -> bool:
         self._writable()
@@ -292,8 +304,10 @@ class TensorDict(TensorDictBase):
         mine = list(self._dict.values())
         if (plan and not plan.view) or type(value) is not TensorDict or not _all_plain(mine):
             return False
-        if plan and plan.items:
-            mine = list(map(plan.call, mine))
+        try:
+            mine = list(map(plan.call, mine)) if plan and plan.items else mine
+        except RuntimeError:  # rows of nested tensors, which are written one by one
+            return False
         theirs = _twins(self._dict, mine, value)
         if theirs is None:
             return False
@@ -305,7 +319,9 @@ class TensorDict(TensorDictBase):
         if isinstance(value, Tensor) and value.ndim:
             self._admit(plan, value)
         for v in self._dict.values():
-            if not getattr(v, "_is_non_tensor", False):
+            if is_nested(v):
+                write_rows(v, plan.items, value)
+            elif not getattr(v, "_is_non_tensor", False):
                 v[plan.items] = value
 
     def _admit(self, plan: Plan, value: Any) -> None:
@@ -315,7 +331,7 @@ class TensorDict(TensorDictBase):
         room = memo(lambda own: (*tail, *own[depth:]))
         for k, theirs in pairs:
             mine = self._dict.get(k)
-            if type(mine) is Tensor and type(theirs) is Tensor:
+            if type(mine) is Tensor and type(theirs) is Tensor and not (mine.is_nested or theirs.is_nested):
                 wanted = room(mine.shape)
                 if theirs.shape != wanted:
                     _check_room(k, wanted, theirs)
@@ -328,7 +344,10 @@ class TensorDict(TensorDictBase):
         leaf = isinstance(mine, Tensor)
         if not tensor and leaf is not isinstance(value, Tensor):
             raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
-        if leaf:
+        if is_nested(mine):
+            for row, part in paired(mine, plan.items, value):
+                _check_room(key, tuple(row.shape), part)
+        elif leaf:
             _check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
         elif not mine._is_non_tensor or mine._is_unbatched:
             mine._admit(mine._plan(plan.items), value)
@@ -346,7 +365,7 @@ class TensorDict(TensorDictBase):
         return {**super().__getstate__(), "_dict": {k: _packed(v) for k, v in self._dict.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        children = {k: restore(v) if isinstance(v, Handle) else v for k, v in state["_dict"].items()}
+        children = {k: restore(v) if isinstance(v, (Handle, NestedHandle)) else v for k, v in state["_dict"].items()}
         super().__setstate__({**state, "_dict": children})
 
     def _get(self, key: str) -> Any:
@@ -435,6 +454,8 @@ class TensorDict(TensorDictBase):
         for k, v in self._dict.items():
             if not isinstance(v, Tensor):
                 children[k] = v._place(room.child(k), kind, fill)
+            elif v.is_nested:
+                children[k] = room.write(k, v if fill else torch.zeros_like(v))
             elif not fill:
                 children[k] = room.create(k, tuple(v.shape), v.dtype)
             elif v.is_meta:
@@ -508,9 +529,11 @@ def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tens
     if type(other) is not TensorDict or other._dict.keys() != names.keys():
         return None
     twins = [other._dict[k] for k in names]
-    if _all_plain(twins) and [v.shape for v in leaves] == [v.shape for v in twins]:
-        return twins
-    return None
+    try:
+        alike = _all_plain(twins) and [v.shape for v in leaves] == [v.shape for v in twins]
+    except RuntimeError:  # a strided nested tensor has no shape
+        return None
+    return twins if alike else None
 
 
 def _check_stored(key: str, leaf: Tensor, value: Tensor) -> None:
@@ -528,7 +551,7 @@ def _packed(child: Any) -> Any:
 
 
 def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
-    shape = tuple(value.shape)
+    shape = tuple(coerce.shape_of(value))
     lead = len(room) - len(shape)
     if lead < 0 or any(size not in (1, to) for size, to in zip(shape, room[lead:], strict=True)):
         raise errors.ShapeMismatch(
@@ -539,14 +562,16 @@ def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
 
 def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     """Join the children of several nodes by key; the order of keys is that of the first."""
-    joined = {}
+    joined: dict[str, Any] = {}
     for k, parts in _columns(items):
         try:
             joined[k] = join(parts, dim)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"in {k!r}: {error}") from None
-        except RuntimeError as error:
-            raise _mismatch(k, parts, error) from error
+        except (RuntimeError, ValueError) as error:
+            if join is not torch.cat or dim or not any(map(is_nested, parts)):
+                raise _mismatch(k, parts, error) from error
+            joined[k] = concatenated(parts)
     return _of(joined, meta)
 
 
@@ -574,9 +599,9 @@ def _need_same_keys(items: Sequence[Any]) -> None:
             )
 
 
-def _mismatch(key: str, parts: Sequence[Any], error: RuntimeError) -> RuntimeError:
-    shapes = sorted({tuple(part.shape) for part in parts})
-    if len(shapes) == 1:
+def _mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
+    shapes = sorted({tuple(coerce.shape_of(part)) for part in parts})
+    if len(shapes) == 1 and -1 not in shapes[0]:
         return RuntimeError(f"cannot join the values at key {key!r}: {error}")
     return errors.ShapeMismatch(
         f"cannot join the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from tensordict import dims, errors
-from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
+from tensordict.aliases import NO_DEFAULT, Batch, Call, DeviceLike, Names, NestedKey, Rule, SizeLike
+from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
-from tensordict.core.facts import Facts
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
+from tensordict.kinds.dense import _at_once
+from tensordict.kinds.route import Route
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.ragged import padded
+from tensordict.ops.ragged import jagged, padded
 from tensordict.ops.store import LOADERS, NodeHome, node_home, open_room
 from tensordict.storage.base import Record
 
@@ -38,13 +40,17 @@ class LazyStackedTensorDict(TensorDictBase):
     Args:
         *tensordicts: the members, with batch sizes of the same length.
         stack_dim: where the new dim stands in the batch size.
+        hook_out: called with a tensor that is read by key; what it returns is handed out. Results of words have none.
+        hook_in: called with a value that is set by key; what it returns is set.
         batch_size: checked against the batch size that follows from the members.
         device: move the members there.
         names: one name or None for each batch dim.
         stack_dim_name: the name of the stack dim.
+        strict_shape: refuse members, now and later, whose batch sizes differ.
 
     Raises:
-        RuntimeError: if the members have batch sizes of different lengths, or there are none.
+        RuntimeError: if the members have batch sizes of different lengths (or, with ``strict_shape``, different ones),
+            or there are none.
 
     Examples:
         >>> import torch
@@ -57,30 +63,33 @@ class LazyStackedTensorDict(TensorDictBase):
 
     _tensordicts: list[Any]
     stack_dim: int
+    _hook_out: Callable[[Any], Any] | None = None
+    _hook_in: Callable[[Any], Any] | None = None
+    _strict: bool = False
 
     if TYPE_CHECKING:  # a row may be a member, of any class
 
-        def __getitem__(self, index: Any) -> Any: ...
         def __iter__(self) -> Iterator[Any]: ...
-        def unbind(self, dim: int = 0) -> tuple[Any, ...]: ...
 
     def __init__(
         self,
         *tensordicts: Any,
         stack_dim: int = 0,
+        hook_out: Callable[[Any], Any] | None = None,
+        hook_in: Callable[[Any], Any] | None = None,
         batch_size: SizeLike | None = None,
         device: DeviceLike = None,
         names: Sequence[str | None] | None = None,
         stack_dim_name: str | None = None,
+        strict_shape: bool = False,
     ) -> None:
         if not tensordicts:
             raise RuntimeError("a lazy stack needs at least one tensordict")
-        ndim = len(tensordicts[0]._meta.batch)
+        self._hook_out, self._hook_in, self._strict = hook_out, hook_in, strict_shape
+        first = tensordicts[0]
         for at, member in enumerate(tensordicts):
-            if not isinstance(member, Core) or len(member._meta.batch) != ndim:
-                raise errors.ShapeMismatch(
-                    f"cannot stack lazily: expected tensordicts with {ndim} batch dims, got {member!r} at number {at}"
-                )
+            self._check_member(member, first, at)
+        ndim = len(first._meta.batch)
         self.stack_dim = dims.wrap(stack_dim, ndim + 1, "stack_dim")
         self._tensordicts = list(tensordicts) if device is None else [m.to(device) for m in tensordicts]
         self._name = stack_dim_name
@@ -102,11 +111,97 @@ class LazyStackedTensorDict(TensorDictBase):
         """
         return self._tensordicts
 
+    def _check_member(self, member: Any, first: Any, at: int) -> None:
+        """Raise unless a node can stand beside the first member."""
+        if not isinstance(member, Core):
+            raise TypeError(
+                f"a lazy stack holds tensordicts, got {member!r} of type {type(member).__name__} at number {at}"
+            )
+        batch, other = first._meta.batch, member._meta.batch
+        if len(batch) != len(other) or (self._strict and batch != other):
+            wanted = f"the batch size {list(batch)} (strict_shape=True)" if self._strict else f"{len(batch)} batch dims"
+            raise errors.ShapeMismatch(
+                f"cannot stack lazily: expected tensordicts with {wanted}, got {member!r} at number {at}"
+            )
+
+    @property
+    def hook_out(self) -> Callable[[Any], Any] | None:
+        """Return what is called with each tensor that is read by key, or None.
+
+        Examples:
+            >>> from tensordict import LazyStackedTensorDict, TensorDict
+            >>> stack = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": 2}), hook_out=lambda x: x + 1)
+            >>> stack["a"]
+            tensor([2, 3])
+        """
+        return self._hook_out
+
+    @property
+    def hook_in(self) -> Callable[[Any], Any] | None:
+        """Return what is called with each value that is set by key, or None.
+
+        Examples:
+            >>> from tensordict import LazyStackedTensorDict, TensorDict
+            >>> stack = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": 2}), hook_in=lambda x: x * 2)
+            >>> stack.set("a", stack["a"])["a"]
+            tensor([2, 4])
+        """
+        return self._hook_in
+
+    def _shown(self, child: Any) -> Any:
+        return child if self._hook_out is None else self._hook_out(child)
+
+    def _door(self, key: str, value: Any) -> Any:
+        return super()._door(key, value if self._hook_in is None else self._hook_in(value))
+
+    def valid_keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """Return a view of the keys that all members have, as `keys` does.
+
+        Args:
+            include_nested: go into nested tensordicts; nested keys are tuples.
+            leaves_only: leave out the nested tensordicts themselves.
+            is_leaf: called with the class of a value; tells what counts as a leaf.
+            sort: in alphabetical order.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> list(lazy_stack([TensorDict({"a": 1, "b": 1}), TensorDict({"a": 2})]).valid_keys())
+            ['a']
+        """
+        return self.keys(include_nested, leaves_only, is_leaf, sort=sort)
+
+    def get_nestedtensor(self, key: NestedKey, default: Any = NO_DEFAULT, *, layout: torch.layout | None = None) -> Any:
+        """Return the values of the members as one nested tensor.
+
+        Args:
+            key: a string, or a tuple for a nested key.
+            default: returned when a member lacks the key; without it, a missing key raises KeyError.
+            layout: `torch.strided` (the default) or `torch.jagged`.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> stack = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
+            >>> [len(row) for row in stack.get_nestedtensor("a", layout=torch.jagged).unbind()]
+            [1, 2]
+        """
+        if default is not NO_DEFAULT and key not in self:
+            return default
+        return self._found(key, as_nested_tensor=True, layout=layout or torch.strided)
+
     @property
     def _meta(self) -> Meta:  # type: ignore[override]
         members = self._tensordicts
-        batch, device, names = members[0]._meta
-        for member in members:
+        batch, device, names = first = members[0]._meta
+        metas = [member._meta for member in members]
+        for member in members if metas.count(first) < len(metas) else ():
             if member._meta.batch != batch:
                 other = member._meta.batch
                 batch = tuple(a if a == b else -1 for a, b in zip(batch, other, strict=True))
@@ -161,8 +256,19 @@ class LazyStackedTensorDict(TensorDictBase):
     # ---- verbs
 
     def _map(self, call: Call, many: Call | None = None) -> Self:
-        again: Self = self._again([call(m) for m in self._tensordicts])
+        members = self._tensordicts
+        told = None if many is None else self._told_at_once(many)
+        again: Self = self._again([call(m) for m in members] if told is None else told)
         return again
+
+    def _told_at_once(self, many: Call) -> list[Any] | None:
+        """Return what a kernel for lists makes of the leaves of all members, or None if they are not all plain."""
+        members = [(m, m.__dict__.get("_dict")) for m in self._tensordicts]
+        if any(leaves is None for _, leaves in members):  # not dense
+            return None
+        answers = _at_once(many, [leaf for _, leaves in members for leaf in leaves.values()])
+        found = iter(answers or ())
+        return None if answers is None else [m._like(dict(zip(leaves, found)), m._meta) for m, leaves in members]
 
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         again: Self = self._again([call(*row) for row in self._rows(others)])
@@ -207,15 +313,27 @@ class LazyStackedTensorDict(TensorDictBase):
         return tuple(None if at == _NEW else at - (at > self.stack_dim) for at in positions)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
+        own = self._meta.batch
         try:
-            dense = self._dense()
-        except errors.ShapeMismatch:  # ragged: what the call does to row numbers says which members go where
-            if -1 in self._meta.batch:
+            if -1 in own or self._uniform():
+                return self._dense()._resize(call, batch, names)
+        except errors.ShapeMismatch:
+            if -1 in own:
                 raise
-            own = self._meta.batch
-            rows = call(torch.arange(dims.numel(own)).reshape(own))
-            return self[torch.unravel_index(rows, own)]
-        return dense._resize(call, batch, names)
+        # the members differ: what the call does to row numbers says which of them go where
+        rows = call(torch.arange(dims.numel(own)).reshape(own))
+        found = self[torch.unravel_index(rows, own)]
+        if names is not None:
+            found._name_dims(names)
+        return found
+
+    def _uniform(self) -> bool:
+        """Tell whether all members have the same keys, so that a dense node loses nothing."""
+        common = self._keys()
+        nodes = [*self._tensordicts, *map(self._look, common)]
+        return all(len(m._keys()) == len(common) for m in self._tensordicts) and all(
+            node._uniform() for node in nodes if isinstance(node, LazyStackedTensorDict)
+        )
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
         return self._dense()._reduce(call, batch, names)
@@ -240,19 +358,29 @@ class LazyStackedTensorDict(TensorDictBase):
         return combine(call(m) for m in self._tensordicts)
 
     def _get(self, key: str) -> Any:
-        parts = [m._get(key) for m in self._tensordicts]
+        parts = self._parts(key)
         if not isinstance(parts[0], Tensor):
             return parts[0]._lazily(parts, self.stack_dim)
         try:
             return torch.stack(parts, self.stack_dim)
         except RuntimeError as error:
-            shapes = sorted({tuple(part.shape) for part in parts})
-            if len(shapes) == 1:
+            shapes = sorted({tuple(shape_of(part)) for part in parts})
+            if len(shapes) == 1 and -1 not in shapes[0]:
                 raise
             raise errors.ShapeMismatch(
                 f"cannot stack the values at key {key!r}: shapes differ, {', '.join(map(str, map(list, shapes)))}. "
                 f"Read them with get({key!r}, as_list=True), as_nested_tensor=True or as_padded_tensor=True."
             ) from error
+
+    def _parts(self, key: str) -> list[Any]:
+        """Return the child of each member."""
+        try:
+            return [m._get(key) for m in self._tensordicts]
+        except errors.MissingKey:
+            have = [at for at, m in enumerate(self._tensordicts) if key in m._keys()]
+            some = f"; only its members {have} have it" if have else ""
+            missing = errors.missing_key(key, self._keys(), "LazyStackedTensorDict")
+            raise errors.MissingKey(f"{missing}{some}") from None
 
     def _look(self, key: str) -> Any:
         part = self._tensordicts[0]._look(key)
@@ -379,15 +507,26 @@ class LazyStackedTensorDict(TensorDictBase):
         node._home = node_home(room, "memmap")
         return node
 
-    # ---- reading and writing by index
+    # ---- reading and writing by index: what names members only is answered without a look at them
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and self.stack_dim == 0:
+            try:
+                return self._tensordicts[index]
+            except IndexError:
+                pass  # said below, with the batch size
+        return super().__getitem__(index)
+
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+        return tuple(self._tensordicts) if dim == self.stack_dim else super().unbind(dim)
 
     def _index(self, plan: Plan) -> Any:
-        return _Route(self, plan).read()
+        return Route(self, plan).read()
 
     def _write(self, plan: Plan, value: Any) -> None:
         check_rows(plan, self._meta.batch)
         value = self._fitted(value, plan.batch)
-        route = _Route(self, plan)
+        route = Route(self, plan)
         if isinstance(value, Core):
             route.admit(value)
         route.write(value)
@@ -432,7 +571,7 @@ class LazyStackedTensorDict(TensorDictBase):
     def _admit(self, plan: Plan, value: Any) -> None:
         fitted = self._fitted(value, plan.batch)
         if isinstance(fitted, Core):
-            _Route(self, plan).admit(fitted)
+            Route(self, plan).admit(fitted)
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._write(self._plan(items), value)
@@ -441,7 +580,10 @@ class LazyStackedTensorDict(TensorDictBase):
     # ---- repr and ragged values
 
     def _extra_repr(self) -> list[str]:
-        return [f"stack_dim={self.stack_dim}"]
+        common = set(self._keys())
+        own = {at: sorted(set(m._keys()) - common) for at, m in enumerate(self._tensordicts)}
+        some = {at: keys for at, keys in own.items() if keys}
+        return [f"stack_dim={self.stack_dim}", *([f"not_in_all={some}"] if some else [])]
 
     def _brief(self, depth: int, level: int) -> str:
         columns = all(m._is_non_tensor for m in self._tensordicts)
@@ -458,26 +600,23 @@ class LazyStackedTensorDict(TensorDictBase):
             return f"{first.dtype}{[size[0] if len(set(size)) == 1 else -1 for size in sizes]}".removeprefix("torch.")
         return self._get(key)
 
-    def _read_as(
-        self,
-        key: str,
-        *,
-        as_list: bool = False,
-        as_nested_tensor: bool = False,
-        as_padded_tensor: bool = False,
-        **options: Any,
-    ) -> Any:
+    def _read_as(self, key: str, **options: Any) -> Any:
         """Return the values of the members as a list, as a nested tensor, or padded to one shape."""
-        parts = [m._get(key) for m in self._tensordicts]
-        if as_list:
+        if not any(options.get(f"as_{how}") for how in ("list", "nested_tensor", "padded_tensor")):
+            return self._get(key)
+        parts = self._parts(key)
+        if options.get("as_list"):
             return parts
-        if as_nested_tensor:
-            return torch.nested.as_nested_tensor(parts, layout=options.get("layout") or torch.jagged)
-        if as_padded_tensor:
-            return padded(
-                parts, value=options.get("padding_value", 0.0), side=options.get("padding_side", "right")
-            ).movedim(0, self.stack_dim)
-        return self._get(key)
+        if not all(isinstance(part, Tensor) and not part.is_nested for part in parts):
+            raise TypeError(f"only plain tensors are nested or padded, got others at key {key!r}; use as_list=True")
+        try:
+            if options.get("as_nested_tensor"):
+                jag = options.get("layout") in (None, torch.jagged)
+                return jagged(parts) if jag else torch.nested.as_nested_tensor(parts, layout=options["layout"])
+            value, side = options.get("padding_value", 0.0), options.get("padding_side", "right")
+            return padded(parts, value, side).movedim(0, self.stack_dim)
+        except errors.ShapeMismatch as error:
+            raise errors.ShapeMismatch(f"at key {key!r}: {error}") from None
 
     # ---- what only a list of members has
 
@@ -499,10 +638,7 @@ class LazyStackedTensorDict(TensorDictBase):
             tensor([0, 1])
         """
         self._gate("insert a member")
-        if not isinstance(tensordict, Facts) or tensordict.ndim != self._tensordicts[0].ndim:
-            raise errors.ShapeMismatch(
-                f"expected a tensordict with {self._tensordicts[0].ndim} batch dims, got {tensordict!r}"
-            )
+        self._check_member(tensordict, self._tensordicts[0], index)
         self._tensordicts.insert(index, tensordict)
 
     def append(self, tensordict: Any) -> None:
@@ -539,115 +675,11 @@ class LazyStackedTensorDict(TensorDictBase):
             >>> stack.batch_size
             torch.Size([3])
         """
-        for member in list(tensordict):
-            self.append(member)
-
-
-class _Route:
-    """How an index of a lazy stack reaches its members: which ones, by what items, and where the results stand."""
-
-    def __init__(self, stack: LazyStackedTensorDict, plan: Plan) -> None:
-        self.source, self.plan, self.dim = stack, plan, stack.stack_dim
-        self.stack, items = _without_bools(stack, plan.items)
-        self.members = self.stack._tensordicts
-        before, self.own, after = _around(items, self.stack.stack_dim)
-        self.rest = (*before, *after)
-        if isinstance(self.own, Tensor) and not self.own.ndim:
-            self.own = int(self.own)
-        # index tensors beside that of the stack dim are paired with it, element by element
-        self.paired = isinstance(self.own, Tensor) and any(isinstance(i, Tensor) and i.ndim for i in self.rest)
-
-    def read(self) -> Any:
-        if isinstance(self.own, int):
-            return _pick(self.members[self.own], self.rest)
-        if isinstance(self.own, slice):
-            place = self.plan.kept.index(self.dim)
-            picked = self.members[self.own]
-            if not picked:
-                return self._nothing()
-            if sum(isinstance(i, Tensor) for i in self.rest) > 1:  # the stack dim may part index tensors: torch decides
-                return self.source._dense()._index(self.plan)
-            return self.stack._again([_pick(m, self.rest) for m in picked], place)
-        rows = list(self._rows())
-        if not rows:
-            return self._nothing()
-        picked = [_pick(self.members[at], rest) for at, rest in rows]
-        place = self.plan.place
-        name = self.source._name if self.plan.kept[place] == self.dim else None
-        return _nest(self.stack, picked, self._shape(), place, name)
-
-    def _nothing(self) -> Any:
-        """Return the empty selection: dense, since a lazy stack has at least one member."""
-        first = self.source._tensordicts[0].unsqueeze(self.dim)._dense()
-        shape = list(first.batch_size)
-        shape[self.dim] = len(self.members)
-        rows = first.expand(*shape)
-        return rows._stamp(rows._meta._replace(names=self.source._meta.names))._index(self.plan)
-
-    def _shape(self) -> tuple[int, ...]:
-        tensors = [i for i in (self.own, *self.rest) if isinstance(i, Tensor) and i.ndim]
-        return tuple(torch.broadcast_shapes(*(i.shape for i in tensors)))
-
-    def _rows(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Yield the member and the items for it, for every element of the advanced index."""
-        if not self.paired:
-            for at in self.own.reshape(-1).tolist():
-                yield at, self.rest
-            return
-        shape = self._shape()
-        columns = [
-            i.expand(shape).reshape(-1).tolist() if isinstance(i, Tensor) and i.ndim else None
-            for i in (self.own, *self.rest)
-        ]
-        for n, at in enumerate(columns[0] or ()):
-            rest = zip(self.rest, columns[1:], strict=True)
-            yield at, tuple(item if column is None else column[n] for item, column in rest)
-
-    def parts(self, value: Any) -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
-        """Yield every member that is written, the items for it, and its part of the value."""
-        if isinstance(self.own, int):
-            yield self.members[self.own], self.rest, value
-        elif isinstance(self.own, slice):
-            picked = self.members[self.own]
-            place = self.plan.kept.index(self.dim)
-            for m, part in zip(picked, _unbind(value, place, len(picked)), strict=True):
-                yield m, self.rest, part
-        else:
-            rows, shape, place = list(self._rows()), self._shape(), self.plan.place
-            flat = value.flatten(place, place + len(shape) - 1) if _batched(value) and len(shape) > 1 else value
-            for (at, rest), part in zip(rows, _unbind(flat, place, len(rows)), strict=True):
-                yield self.members[at], rest, part
-
-    def admit(self, value: Any) -> None:
-        for member, rest, part in self.parts(value):
-            member._admit(member._plan(rest), part)
-
-    def write(self, value: Any) -> None:
-        for member, rest, part in self.parts(value):
-            member[rest] = part
-
-
-def _without_bools(stack: Any, items: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return a stack with a new dim for every bool of an index, and the index with row numbers for the bools."""
-    said: list[Any] = []
-    at = 0
-    for item in items:
-        if isinstance(item, bool):
-            stack = stack.unsqueeze(at)
-            item = torch.zeros(int(item), dtype=torch.long)
-        at += item is not None
-        said.append(item)
-    return stack, tuple(said)
-
-
-def _around(items: tuple[Any, ...], dim: int) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:
-    """Return the items before, at and after the one that addresses a dim."""
-    at = -1
-    for n, item in enumerate(items):
-        at += item is not None
-        if at == dim:
-            return items[:n], item, items[n + 1 :]
-    return items, _ALL, ()
+        members = list(tensordict)
+        self._gate("insert members")
+        for at, member in enumerate(members, len(self._tensordicts)):
+            self._check_member(member, self._tensordicts[0], at)
+        self._tensordicts.extend(members)
 
 
 def _poured(node: Any, value: Tensor) -> dict[str, Any]:
@@ -668,25 +700,6 @@ def _widened(key: str, value: Tensor, room: Batch) -> Tensor:
             f"cannot write at key {key!r}: expected a value of shape {list(room)} or one that broadcasts to it, got "
             f"shape {list(value.shape)}"
         ) from None
-
-
-def _pick(member: Any, items: tuple[Any, ...]) -> Any:
-    return member if all(type(item) is slice and item == _ALL for item in items) else member[items]
-
-
-def _batched(value: Any) -> bool:
-    return isinstance(value, Core) or (isinstance(value, Tensor) and value.ndim > 0)
-
-
-def _unbind(value: Any, dim: int, count: int) -> Sequence[Any]:
-    return value.unbind(dim) if _batched(value) else [value] * count
-
-
-def _nest(stack: LazyStackedTensorDict, flat: list[Any], shape: tuple[int, ...], dim: int, name: str | None) -> Any:
-    """Return nodes in a grid: lazy stacks of lazy stacks along the dims of an index tensor."""
-    for size in reversed(shape[1:]):
-        flat = [stack._again(flat[at : at + size], dim, None) for at in range(0, len(flat), size)]
-    return stack._again(flat, dim, name)
 
 
 Core._lazy_kind = LazyStackedTensorDict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy as copying
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from tensordict import dims, errors
 from tensordict.aliases import Batch, NestedKey
-from tensordict.core import walk
+from tensordict.core import coerce, walk
 from tensordict.core.core import Core, S
 from tensordict.core.facts import Facts
 from tensordict.meta import Meta
+from tensordict.ops.ragged import is_nested
 from tensordict.ops.rows import register
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ class Convert(Facts):
         return self.clone(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        result = self._map(lambda v: copying.deepcopy(v, memo))
+        # torch cannot copy a strided nested tensor deeply
+        result = self._map(lambda v: v.detach().clone() if is_nested(v) else copying.deepcopy(v, memo))
         memo[id(self)] = result
         return result.lock_() if self._locked else result
 
@@ -509,8 +512,9 @@ class Convert(Facts):
                     continue
                 before[key] = child._meta.batch
                 child.auto_batch_size_(batch_dims, keep_compliant_size)  # type: ignore[attr-defined]
-            shapes.append(child.shape)
-        batch = self.batch_size = dims.common(shapes)[:batch_dims]
+            shapes.append(coerce.shape_of(child))
+        batch = tuple(itertools.takewhile(lambda size: size >= 0, dims.common(shapes)[:batch_dims]))
+        self.batch_size = batch
         for key, own in before.items() if keep_compliant_size else ():
             if own[: len(batch)] == batch:
                 self._get(key).batch_size = own

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Keyed")
 IsLeaf = Callable[[type], bool]
 
+_READ_AS = {"as_list", "as_nested_tensor", "as_padded_tensor", "layout", "padding_side", "padding_value"}
+
 
 class Keyed(Facts):
     """Requires: `_get`, `_set`, `_del`, `_keys`, `_restructure`, `_like`. Gives: the words on keys and properties."""
@@ -77,6 +79,8 @@ class Keyed(Facts):
         *path, last = unravel_key_to_tuple(key)
         for part in path:
             node = enter(node, part)
+        if not kwargs.keys() <= _READ_AS:
+            raise TypeError(f"get() got the unknown arguments {sorted(kwargs.keys() - _READ_AS)}")
         child = node._read_as(last, **kwargs) if kwargs else node._get(last)
         if isinstance(child, Tensor):
             return node._shown(child)

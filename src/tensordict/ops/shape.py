@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tensordict import dims, indexing, keys
 from tensordict.aliases import Batch
+from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core, S, implements
 from tensordict.core.facts import Facts
 from tensordict.core.locks import leads_back
@@ -847,7 +848,7 @@ def _has_batch(value: Any, batch: Batch) -> bool:
         return all(_has_batch(v, batch) for v in value.values())
     if isinstance(value, (bool, int, float, complex)):  # one number is written to all rows
         return not batch
-    return not isinstance(value, (Tensor, Facts)) or tuple(value.shape[: len(batch)]) == batch
+    return not isinstance(value, (Tensor, Facts)) or tuple(shape_of(value)[: len(batch)]) == batch
 
 
 register(

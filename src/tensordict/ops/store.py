@@ -16,6 +16,7 @@ from tensordict.storage.base import spec_of
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import temporary
 from tensordict.storage.memory import memory
+from tensordict.storage.ragged import parts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -286,7 +287,9 @@ def _room(prefix: str | os.PathLike[str] | None, existsok: bool) -> Any:
 def _specs(node: Any) -> list[Any]:
     """Return shape and dtype of every leaf, in the order in which they are placed."""
     if isinstance(node, Tensor):
-        if node.is_nested or node.layout is not torch.strided:
+        if node.is_nested:
+            return list(map(spec_of, parts(node)[:2]))
+        if node.layout is not torch.strided:
             raise TypeError(f"cannot place a leaf of layout {node.layout} in one block of memory; make it dense first")
         return [spec_of(node)]
     return node._fold(_specs, lambda parts: [spec for part in parts for spec in part])  # type: ignore[no-any-return]

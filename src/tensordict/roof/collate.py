@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate, default_collate_fn_map
 
+from tensordict import errors
 from tensordict.aliases import NestedKey
 from tensordict.core.core import Core
 from tensordict.core.walk import find
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.collection import TensorCollection
-from tensordict.ops.join import maybe_dense_stack
+from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack
 from tensordict.ops.ragged import jagged, lengths_mask, padded
 
 Path = tuple[str, ...]
@@ -28,6 +30,9 @@ def collate(
     pad_keys: Mapping[NestedKey, float] | None = None,
     nested_keys: Sequence[NestedKey] | None = None,
     mask_key: NestedKey | None = None,
+    padding_side: str = "right",
+    pad_to_multiple_of: int = 1,
+    cat_dim: int | None = None,
 ) -> Any:
     """Make one batch of a list of samples: dense where shapes match, lazy otherwise.
 
@@ -35,13 +40,18 @@ def collate(
         batch: samples: tensordicts or tensorclasses, tuples or dicts that hold them, or whatever torch's default
             `collate_fn` takes. A batch that was read with one index operation is returned as it is.
         pad_keys: for each key that is padded along its first dim, the number to pad with.
-        nested_keys: keys that become jagged nested tensors.
+        nested_keys: keys that become jagged nested tensors; those of equal sizes can be computed with together.
         mask_key: with ``pad_keys``, where masks are put: True for a value, False for padding, under the same keys.
+        padding_side: "right" pads after the values, "left" before.
+        pad_to_multiple_of: the padded size is the least multiple of this that is large enough.
+        cat_dim: the samples are batches themselves: concatenate them along this batch dim, instead of stacking them.
+            Keys are then padded or nested row by row, along the dim after the batch dim.
 
     Raises:
         TypeError: if unrelated tensorclasses are mixed.
         KeyError: if a sample lacks a padded or nested key.
-        ValueError: if a key is padded and nested, or ``mask_key`` is the key of a value or comes without ``pad_keys``.
+        ValueError: if a key is padded and nested, or ``mask_key`` is the key of a value or comes without ``pad_keys``,
+            or samples with other than one batch dim are concatenated with padded or nested keys.
 
     Examples:
         >>> import torch
@@ -50,58 +60,91 @@ def collate(
         >>> batch = collate(samples, pad_keys={"ids": 0}, mask_key="mask")
         >>> batch["ids"].tolist(), batch["mask", "ids"].tolist()
         ([[1.0, 0.0], [1.0, 1.0]], [[True, False], [True, True]])
+        >>> collate([TensorDict({"x": torch.ones(n)}, [n]) for n in (1, 2)], cat_dim=0).batch_size
+        torch.Size([3])
     """
-    plan = _Ragged(pad_keys, nested_keys, mask_key)
-    return _collate(batch, plan)
+    if pad_keys is not None and not isinstance(pad_keys, Mapping):
+        raise TypeError(f"pad_keys must map each key to the number to pad with, got {pad_keys!r}")
+    if isinstance(nested_keys, str):
+        raise TypeError(f"nested_keys must be a list of keys, got the string {nested_keys!r}")
+    return _collate(
+        batch, _Plan(pad_keys or {}, nested_keys or (), mask_key, (padding_side, pad_to_multiple_of), cat_dim)
+    )
 
 
-class _Ragged:
-    """Which keys are padded, with what, and which become nested tensors."""
+class _Plan:
+    """Which keys are padded, with what and how, which become nested tensors, and how the rest is joined."""
 
     def __init__(
         self,
-        pad_keys: Mapping[NestedKey, float] | None,
-        nested_keys: Sequence[NestedKey] | None,
+        pad_keys: Mapping[NestedKey, float],
+        nested_keys: Sequence[NestedKey],
         mask_key: NestedKey | None,
+        how: tuple[str, int],
+        cat_dim: int | None,
     ) -> None:
-        if pad_keys is not None and not isinstance(pad_keys, Mapping):
-            raise TypeError(f"pad_keys must map each key to the number to pad with, got {pad_keys!r}")
-        if isinstance(nested_keys, str):
-            raise TypeError(f"nested_keys must be a list of keys, got the string {nested_keys!r}")
-        if mask_key is not None and not pad_keys:
-            raise ValueError(f"mask_key={mask_key!r} needs pad_keys: there is no padding to mask")
-        self.pad = {unravel_key_to_tuple(key): value for key, value in (pad_keys or {}).items()}
-        self.nest = [unravel_key_to_tuple(key) for key in nested_keys or ()]
+        self.side, self.multiple = how
+        if self.side not in ("left", "right"):
+            raise ValueError(f"padding_side must be 'left' or 'right', got {self.side!r}")
+        if type(self.multiple) is not int or self.multiple < 1:
+            raise ValueError(f"pad_to_multiple_of must be a positive int, got {self.multiple!r}")
+        if not pad_keys and (mask_key is not None or self.multiple > 1):
+            what = f"pad_to_multiple_of={self.multiple}" if mask_key is None else f"mask_key={mask_key!r}"
+            raise ValueError(f"{what} needs pad_keys: nothing is padded")
+        self.pad = {unravel_key_to_tuple(key): value for key, value in pad_keys.items()}
+        self.nest = [unravel_key_to_tuple(key) for key in nested_keys]
         self.mask = None if mask_key is None else unravel_key_to_tuple(mask_key)
+        self.dim = cat_dim
         both = sorted(set(self.pad) & set(self.nest))
         if both:
             raise ValueError(f"keys {both} are in both pad_keys and nested_keys")
 
-    def __bool__(self) -> bool:
-        return bool(self.pad or self.nest)
-
     def join(self, samples: Sequence[Any]) -> Any:
         """Return the batch of samples that are nodes."""
-        if not self:
-            return maybe_dense_stack(samples)
         chosen = [*self.pad, *self.nest]
-        parts = {path: [_part(sample, path) for sample in samples] for path in chosen}
+        if not chosen:
+            return self._joined(samples)
+        if self.dim is not None and any(sample.ndim != 1 for sample in samples):
+            raise ValueError(
+                f"padded and nested keys are concatenated of samples with one batch dim, got batch sizes "
+                f"{[list(sample.batch_size) for sample in samples]}"
+            )
+        parts = {path: self._rows([_part(sample, path) for sample in samples]) for path in chosen}
         if self.mask is not None and any(find(sample, self.mask) is not None for sample in samples):
             raise ValueError(f"mask_key={'.'.join(self.mask)!r} is the key of a value in a sample")
-        rest = maybe_dense_stack([sample.exclude(*chosen) for sample in samples])
+        rest = self._joined([sample.exclude(*chosen) for sample in samples])
         for path in chosen:
             rest.set(path, self._ragged(path, parts[path]))
             if self.mask is not None and path in self.pad:
-                rest.set((*self.mask, *path), lengths_mask(parts[path]))
+                rest.set((*self.mask, *path), self._filled(lengths_mask(parts[path], self.side), False))
         return rest
 
-    def _ragged(self, path: Path, parts: list[Tensor]) -> Tensor:
-        if path in self.nest:
-            return jagged(parts)
+    def _joined(self, samples: Sequence[Any]) -> Any:
+        if self.dim is None:
+            return maybe_dense_stack(samples)
         try:
-            return padded(parts, self.pad[path])
+            return cat(samples, self.dim)
+        except (errors.ShapeMismatch, errors.KeysMismatch):
+            return lazy_stack([row for sample in samples for row in sample.unbind(self.dim)], self.dim)
+
+    def _rows(self, parts: list[Tensor]) -> list[Tensor]:
+        return parts if self.dim is None else [row for part in parts for row in part.unbind(0)]
+
+    def _ragged(self, path: Path, parts: list[Tensor]) -> Tensor:
+        try:
+            if path in self.nest:
+                return jagged(parts)
+            return self._filled(padded(parts, self.pad[path], self.side, only_first=True), self.pad[path])
         except RuntimeError as error:
-            raise RuntimeError(f"cannot pad key {_shown(path)!r}: {error}") from None
+            raise RuntimeError(f"cannot pad or nest key {_shown(path)!r}: {error}") from None
+
+    def _filled(self, value: Tensor, fill: float) -> Tensor:
+        """Return padded values, with more padding up to the size that is asked for."""
+        more = -value.shape[1] % self.multiple
+        if not more:
+            return value
+        extra = value.new_full((len(value), more, *value.shape[2:]), fill)
+        return torch.cat([extra, value] if self.side == "left" else [value, extra], 1)
 
 
 def _part(sample: Any, path: Path) -> Tensor:
@@ -115,7 +158,7 @@ def _shown(path: Path) -> Any:
     return path[0] if len(path) == 1 else path
 
 
-def _collate(batch: Any, plan: _Ragged) -> Any:
+def _collate(batch: Any, plan: _Plan) -> Any:
     if isinstance(batch, Core):
         return batch
     if not batch:
@@ -134,7 +177,7 @@ def _collate(batch: Any, plan: _Ragged) -> Any:
     return default_collate(batch)
 
 
-def _columns(batch: Any, first: Any, plan: _Ragged) -> Any:
+def _columns(batch: Any, first: Any, plan: _Plan) -> Any:
     if any(len(sample) != len(first) for sample in batch):
         raise RuntimeError(f"samples differ in length: {sorted({len(sample) for sample in batch})}")
     columns = [_collate(list(column), plan) for column in zip(*batch, strict=True)]
@@ -143,8 +186,11 @@ def _columns(batch: Any, first: Any, plan: _Ragged) -> Any:
     return tuple(columns) if isinstance(first, tuple) else columns
 
 
+_PLAIN = _Plan({}, (), None, ("right", 1), None)
+
+
 def _default(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    return _collate(batch, _Ragged(None, None, None))
+    return _collate(batch, _PLAIN)
 
 
 default_collate_fn_map[TensorCollection] = _default

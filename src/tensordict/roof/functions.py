@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tensordict import errors
+from tensordict import dims, errors
 from tensordict.aliases import DeviceLike, NestedKey, SizeLike
 from tensordict.core import walk
 from tensordict.core.core import Core
@@ -177,7 +177,8 @@ def pad_sequence(
 
     Args:
         list_of_tensordicts: the tensordicts or tensorclasses, with the same keys.
-        pad_dim: the dim of the values to pad.
+        pad_dim: the dim of the values to pad; values that do not have it are stacked as they are. A negative one is
+            counted from the end of each value.
         padding_value: the number to pad with.
         out: a tensordict that the result is written to.
         return_mask: True puts bool tensors under "masks", a key under that key: True for a value, False for padding.
@@ -197,20 +198,22 @@ def pad_sequence(
     if not items:
         raise RuntimeError("pad_sequence expects at least one tensordict, got none")
     # values that are padded along a batch dim change the batch size of the result
-    bare = [_without_batch_from(item, pad_dim) for item in items]
-    leaves = [key for key in bare[0].keys(True, True) if _paddable(bare, key, pad_dim)]
-    result = maybe_dense_stack([item.exclude(*leaves) for item in bare])
+    bare = [_without_batch_from(item, max(pad_dim, 0)) for item in items]
+    columns = {key: [item.get(key) for item in bare] for key in bare[0].keys(True, True)}
+    columns = {key: parts for key, parts in columns.items() if all(_has_dim(part, pad_dim) for part in parts)}
+    result = maybe_dense_stack([item.exclude(*columns) for item in bare])
     mask_key = "masks" if return_mask is True else return_mask
-    for key in leaves:
-        parts = [item.get(key).movedim(pad_dim, 0) for item in bare]
+    for key, values in columns.items():
+        dim = dims.wrap(pad_dim, values[0].ndim, "pad_dim")
+        parts = [value.movedim(dim, 0) for value in values] if dim else values
         try:
-            value = padded(parts, padding_value, padding_side)
+            value = padded(parts, padding_value, padding_side, only_first=True)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"cannot pad key {key!r}: {error}") from None
-        result.set(key, value.movedim(1, pad_dim + 1))
+        result.set(key, value.movedim(1, dim + 1))
         if mask_key:
             result.set((mask_key, key), lengths_mask(parts, padding_side))
-    if any(item.ndim > pad_dim for item in items):
+    if any(item.ndim > max(pad_dim, 0) for item in items):
         result.auto_batch_size_(items[0].ndim + 1)
     return result if out is None else out.update_(result)
 
@@ -227,8 +230,8 @@ def _without_batch_from(item: Any, dim: int) -> Any:
     return short
 
 
-def _paddable(items: Sequence[Any], key: NestedKey, dim: int) -> bool:
-    return all(item.get(key) is not None and item.get(key).ndim > dim for item in items)
+def _has_dim(value: Any, dim: int) -> bool:
+    return isinstance(value, Tensor) and -value.ndim <= dim < value.ndim
 
 
 def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
@@ -236,7 +239,8 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
 
     Args:
         padded: the padded tensordict.
-        mask: the tensordict of masks, or the key that holds it; None for the key "masks".
+        mask: the tensordict of masks, one mask for all values of its size, or the key that holds the masks; None is
+            the key "masks".
         pad_dim: the dim of the values that was padded.
 
     Raises:
@@ -249,22 +253,29 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
         >>> [len(row["x"]) for row in unpad_sequence(batch)]
         [1, 2]
     """
-    mask_key = "masks" if mask is None else mask
-    masks: Any = mask if isinstance(mask, Core) else padded.get(mask_key)
+    given = isinstance(mask, (Tensor, Core))
+    mask_key: Any = "masks" if mask is None else mask
+    masks: Any = mask if given else padded.get(mask_key)
     if masks is None:
         raise KeyError(f"there are no masks at key {mask_key!r}; pass mask=")
-    rows = padded if isinstance(mask, Core) else padded.exclude(mask_key)
-    if rows.ndim > 1:
-        rows = rows.clone(False)
-        rows.batch_size = rows.batch_size[:1]
+    rows = padded if given else padded.exclude(mask_key)
     found = []
-    for at, row in enumerate(rows.unbind(0)):
+    for at, row in enumerate(_without_batch_from(rows, 1).unbind(0)):
         row = row.clone(False)
-        for key in masks.keys(True, True):
-            keep = masks.get(key)[at]
-            row.set(key, row.get(key).movedim(pad_dim, 0)[keep].movedim(0, pad_dim))
-        found.append(row)
+        for key, keep in _flags(masks, rows, pad_dim).items():
+            value = row.get(key)
+            dim = dims.wrap(pad_dim, value.ndim, "pad_dim")
+            row.set(key, value.movedim(dim, 0)[keep[at]].movedim(0, dim))
+        found.append(row.auto_batch_size_(padded.ndim - 1))
     return lazy_stack(found)
+
+
+def _flags(masks: Any, rows: Any, dim: int) -> dict[NestedKey, Tensor]:
+    """Return the mask of each key; one mask is for all values that have as many steps."""
+    if isinstance(masks, Core):
+        return dict(masks.items(True, True))  # type: ignore[attr-defined]
+    leaves = [(key, value[0]) for key, value in rows.items(True, True)]
+    return {key: masks for key, value in leaves if _has_dim(value, dim) and value.shape[dim] == masks.shape[1]}
 
 
 def is_tensor_collection(datatype: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from tensordict.storage import layout
 from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import MODES, copy_leaf, leaf_of, map_file, new_leaf, replace_file
-from tensordict.storage.ragged import read_nested, sizes_of, write_nested
+from tensordict.storage.ragged import Parts, parts, whole
 
 
 class Folder:
@@ -135,8 +136,10 @@ class Folder:
         file = self._enter(key, "leaf", nested=tensor.is_nested)
         path = os.path.join(self.path, file)
         if tensor.is_nested:
-            leaf = write_nested(path, os.path.join(self.path, layout.sizes_name(file)), tensor)
-            entry = Entry(file, tuple(sizes_of(leaf).shape), tensor.dtype, nested=True)
+            given = parts(tensor)
+            copy_leaf(os.path.join(self.path, layout.sizes_name(file)), given.sizes)
+            leaf = whole(given._replace(values=copy_leaf(path, given.values)))
+            entry = Entry(file, tuple(given.sizes.shape), tensor.dtype, nested=True, jagged_dim=given.jagged_dim)
         else:
             leaf = copy_leaf(path, tensor)
             entry = Entry(file, *spec_of(leaf))
@@ -176,7 +179,7 @@ class Folder:
             mode = "r" if self.mode == "r" else "r+"
             path = f"{self.path}/{entry.file}"
             if entry.nested:
-                leaf = read_nested(path, layout.sizes_name(path), entry.shape, entry.dtype, mode)
+                leaf = _read_nested(path, entry, mode)
             else:
                 storage = map_file(path, byte_count(entry.shape, entry.dtype), mode)
                 leaf = leaf_of(storage, 0, entry.shape, entry.dtype)
@@ -219,6 +222,22 @@ class Folder:
         assert child is not None
         self._children[key] = child
         return child
+
+
+def _read_nested(path: str, entry: Entry, mode: str) -> Tensor:
+    """Map a nested tensor: its elements, and the sizes of its rows, which say how many elements there must be."""
+    assert entry.dtype is not None
+    sizes_path = layout.sizes_name(path)
+    mapped = map_file(sizes_path, byte_count(entry.shape, torch.int64), "r")
+    sizes = leaf_of(mapped, 0, entry.shape, torch.int64).clone()
+    rows = sizes.tolist()
+    if any(size < 0 for row in rows for size in row):
+        raise ValueError(f"{sizes_path!r} holds a negative size")
+    count, dim = sum(map(math.prod, rows)), entry.jagged_dim
+    if any(row[: dim - 1] + row[dim:] != rows[0][: dim - 1] + rows[0][dim:] for row in rows if dim):
+        raise ValueError(f"{sizes_path!r} holds sizes that differ in other dims than the jagged one, {dim}")
+    values = leaf_of(map_file(path, count * entry.dtype.itemsize, mode), 0, (count,), entry.dtype)
+    return whole(Parts(values, sizes, dim))
 
 
 def _read(folder: str) -> bytes:

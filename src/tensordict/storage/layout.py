@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     """One child of a node: `file` is its name in the folder; a leaf has a dtype, a node has none.
 
     `type` is the class name that the parent notes for a node, `batch` the batch size of a non-tensor. The shape of a
-    nested leaf is that of its sizes, which have a file of their own.
+    nested leaf is that of its sizes, which have a file of their own; `jagged_dim` is its ragged dim (0: none).
     """
 
     file: str
@@ -71,6 +71,7 @@ class Entry(NamedTuple):
     type: str = ""
     batch: tuple[int, ...] | None = None
     nested: bool = False
+    jagged_dim: int = 0
 
     @property
     def files(self) -> list[str]:
@@ -225,10 +226,16 @@ def _entry(key: str, value: Any, path: str) -> Entry:
     shape = _sizes(value.get("shape"), path, key)
     if math.prod(shape) * dtype.itemsize >= 1 << 63:
         raise _wrong(path, key, "a shape that fits in memory", list(shape))
-    nested = value.get("is_nested", False)
+    return Entry(file or plain_name(key, "leaf"), shape, dtype, "", None, *_nested(value, shape, path, key))
+
+
+def _nested(value: dict[str, Any], shape: tuple[int, ...], path: str, key: str) -> tuple[bool, int]:
+    nested, dim = value.get("is_nested", False), value.get("jagged_dim", 0)
     if type(nested) is not bool or (nested and len(shape) != 2):
         raise _wrong(path, key, "is_nested to be a bool, and the shape of the sizes if it is true", value)
-    return Entry(file or plain_name(key, "leaf"), shape, dtype, nested=nested)
+    if type(dim) is not int or not 0 <= dim <= (shape[1] if nested else 0):
+        raise _wrong(path, key, "a jagged_dim among the dims of a row", dim)
+    return nested, dim
 
 
 def _is_path(name: str) -> bool:
@@ -324,6 +331,8 @@ def _dump_dense(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
             value = {"type": entry.type} if entry.batch is None else {"type": entry.type, "batch": list(entry.batch)}
         else:
             value = {"device": "cpu", "shape": list(entry.shape), "dtype": str(entry.dtype), "is_nested": entry.nested}
+            if entry.jagged_dim:
+                value["jagged_dim"] = entry.jagged_dim
         usual = entry.file == plain_name(key, "node" if entry.dtype is None else "leaf")
         if usual and key not in _FIELDS:
             raw[key] = value

@@ -23,6 +23,7 @@ from tensordict.storage.memmap import (
     new_leaf,
     restore,
 )
+from tensordict.storage.ragged import Parts, whole
 
 Path = str | os.PathLike[str]
 
@@ -189,7 +190,8 @@ class MemoryMappedTensor(torch.Tensor):
         MemoryMappedTensor([0, 0], dtype=torch.int32)
 
         Args:
-            shape: sizes, or one sequence of sizes.
+            shape: sizes, or one sequence of sizes; a tensor of shape [rows, dims] with the sizes of each row makes a
+                strided nested tensor.
             dtype: the default dtype of torch by default.
             filename: the file to make; a temporary file by default.
 
@@ -197,7 +199,11 @@ class MemoryMappedTensor(torch.Tensor):
             RuntimeError: the file exists.
         """
         path = None if filename is None else os.path.abspath(filename)
-        return _blank(cls, _sizes(shape), dtype or torch.get_default_dtype(), path, False)
+        dtype = dtype or torch.get_default_dtype()
+        if len(shape) == 1 and isinstance(shape[0], Tensor) and shape[0].ndim == 2:
+            values = _blank(cls, (int(shape[0].prod(1).sum()),), dtype, path, False)
+            return whole(Parts(values.as_subclass(Tensor), shape[0].long())).as_subclass(cls)
+        return _blank(cls, _sizes(shape), dtype, path, False)
 
     @classmethod
     def ones(cls, *shape: Any, dtype: torch.dtype | None = None, filename: Path | None = None) -> MemoryMappedTensor:

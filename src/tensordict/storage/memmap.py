@@ -19,6 +19,7 @@ from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, cast
 
+import numpy
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
@@ -26,6 +27,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from tensordict.storage.base import byte_count, require_space, spec_of, view
 from tensordict.storage.layout import TEMPORARY
 from tensordict.storage.memory import Block, Blocked, is_shared, missing
+from tensordict.storage.ragged import Parts, parts, whole
 
 MODES = ("r", "r+")
 
@@ -272,7 +274,15 @@ class Handle(NamedTuple):
     flags: tuple[bool, bool, bool]
 
 
-def handle(tensor: Tensor) -> Handle | None:
+class NestedHandle(NamedTuple):
+    """What to send instead of a nested leaf whose values are mapped or shared; sizes travel by value."""
+
+    values: Handle
+    sizes: numpy.ndarray[Any, Any]
+    jagged_dim: int
+
+
+def handle(tensor: Tensor) -> Handle | NestedHandle | None:
     """Return a small picklable object that stands for a mapped or shared CPU leaf; None for any other tensor.
 
     >>> (a,) = anonymous([torch.arange(6)])
@@ -280,7 +290,7 @@ def handle(tensor: Tensor) -> Handle | None:
     tensor([2, 3])
     """
     if tensor.is_nested:
-        return None
+        return _nested_handle(tensor)
     home = home_of(tensor)
     if home is None and not (tensor.device.type == "cpu" and tensor.layout is torch.strided and is_shared(tensor)):
         return None
@@ -301,6 +311,15 @@ def handle(tensor: Tensor) -> Handle | None:
     )
 
 
+def _nested_handle(tensor: Tensor) -> NestedHandle | None:
+    owner = tensor if tensor.layout is torch.strided else tensor.values()
+    if tensor.requires_grad or (home_of(owner) is None and not is_shared(owner)):
+        return None
+    given = parts(tensor)
+    sent = handle(given.values)
+    return NestedHandle(sent, given.sizes.numpy(), given.jagged_dim) if isinstance(sent, Handle) else None
+
+
 def _block_of(storage: torch.UntypedStorage) -> Tensor:
     # One tensor stands for the block in all handles of one pickle, so that plain pickle copies the block once.
     block = _blocks.get(storage._cdata)
@@ -309,13 +328,15 @@ def _block_of(storage: torch.UntypedStorage) -> Tensor:
     return block
 
 
-def restore(sent: Handle) -> Tensor:
+def restore(sent: Handle | NestedHandle) -> Tensor:
     """Return the leaf that a handle stands for, over the same bytes.
 
     Raises:
         FileNotFoundError: the file is gone.
         ValueError: the file has another size by now.
     """
+    if isinstance(sent, NestedHandle):
+        return whole(Parts(restore(sent.values), torch.from_numpy(sent.sizes), sent.jagged_dim))
     if sent.block is not None:
         storage = sent.block.untyped_storage()
     else:
@@ -331,22 +352,9 @@ def restore(sent: Handle) -> Tensor:
     return leaf.requires_grad_() if requires_grad else leaf
 
 
-def nested_over(values: Tensor, sizes: Tensor) -> Tensor:
-    """Return the strided nested tensor over the elements of its rows; `sizes` has a row of sizes for each."""
-    starts = torch.zeros(len(sizes), dtype=torch.int64)
-    strides = torch.ones_like(sizes)
-    if len(sizes):
-        starts[1:] = sizes.prod(1).cumsum(0)[:-1]
-        strides[:, :-1] = sizes[:, 1:].flip(1).cumprod(1).flip(1)
-    return torch._nested_view_from_buffer(values, sizes, strides, starts)
-
-
 def _reduce_plain(tensor: Tensor) -> Any:
     # torch would look for the file descriptor of the mapping, which is closed.
-    mapped = home_of(tensor) is not None
-    if mapped and tensor.is_nested:
-        return nested_over, (tensor.values(), tensor._nested_tensor_size())
-    if not mapped or (sent := handle(tensor)) is None:
+    if home_of(tensor) is None or (sent := handle(tensor)) is None:
         return reduce_tensor(tensor)
     return restore, (sent,)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.multiprocessing import get_sharing_strategy
 
 from tensordict.storage.base import Child, Record, Spec, byte_count, offsets, require_key, require_space, spec_of, view
+from tensordict.storage.ragged import Parts, parts, whole
 
 SHM = "/dev/shm"
 
@@ -146,6 +147,11 @@ class Blocked:
         return leaf
 
     def write(self, key: str, tensor: Tensor) -> Tensor:
+        if tensor.is_nested:
+            given = parts(tensor)
+            values, sizes = (self.create(key, *spec_of(part)).copy_(part) for part in given[:2])
+            leaf = self._leaves[key] = whole(Parts(values, sizes, given.jagged_dim))
+            return leaf
         leaf = self.create(key, *spec_of(tensor))
         with torch.no_grad():
             return leaf.copy_(tensor)

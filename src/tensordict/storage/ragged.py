@@ -1,50 +1,92 @@
-"""Strided nested tensors in two files: the elements of all rows, and the sizes of each row."""
+"""Nested tensors as plain ones: what a place for tensors stores of them, and how they are made again.
+
+nested --parts--> elements, row after row; the sizes of each row; which dim is ragged --whole--> nested
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import weakref
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tensordict.storage.base import byte_count
-from tensordict.storage.memmap import copy_leaf, leaf_of, map_file, nested_over
+from tensordict.storage.base import view
+
+_ends: weakref.WeakValueDictionary[Any, Tensor] = weakref.WeakValueDictionary()
 
 
-def sizes_of(tensor: Tensor) -> Tensor:
-    """Return the sizes of the rows of a strided nested tensor, shape [rows, dims of a row]."""
-    sizes = tensor._nested_tensor_size()
-    # Without rows torch gives a scalar of another dtype.
-    return sizes if sizes.dim() == 2 else torch.zeros(0, 0, dtype=torch.int64)
+class Parts(NamedTuple):
+    """A nested tensor in plain parts.
 
-
-def write_nested(path: str, sizes_path: str, tensor: Tensor) -> Tensor:
-    """Write a strided nested tensor to two files and return the nested tensor over them.
-
-    Raises:
-        ValueError: the layout is jagged.
-        OSError: there is too little space.
+    ``values`` holds the elements of all rows in one dim, ``sizes`` has a row of sizes for each row, and ``jagged_dim``
+    is the ragged dim of a jagged nested tensor (1 for the first of a row), or 0 for a strided one. The rows of a jagged
+    one lie there with their ragged dim first.
     """
-    if tensor.layout is not torch.strided:
-        raise ValueError("a jagged nested tensor cannot be stored; store its values and offsets")
-    sizes = sizes_of(tensor)
-    values = tensor.detach().contiguous().values()
-    copy_leaf(sizes_path, sizes.contiguous())
-    return nested_over(copy_leaf(path, values), sizes)
+
+    values: Tensor
+    sizes: Tensor
+    jagged_dim: int = 0
 
 
-def read_nested(path: str, sizes_path: str, shape: Sequence[int], dtype: torch.dtype, mode: str) -> Tensor:
-    """Map a nested tensor; `shape` is that of the sizes: the number of rows, and the dims of each.
+def parts(tensor: Any) -> Parts:
+    """Return the parts of a nested tensor; values share its memory where they lie as they should."""
+    if tensor.layout is torch.strided:
+        sizes = tensor._nested_tensor_size()
+        # Without rows torch gives a scalar of another dtype.
+        sizes = sizes.contiguous() if sizes.dim() == 2 else torch.zeros(0, 0, dtype=torch.int64)
+        return Parts(_elements(tensor, sizes), sizes)
+    dim: int = tensor._ragged_idx
+    values, rows = tensor.detach().values(), tensor.lengths()
+    if rows is None:
+        rows = tensor.offsets().diff()
+    else:  # there are gaps between the rows
+        values = torch.cat(tensor.detach().unbind(0), dim - 1)
+    columns = [rows if at == dim - 1 else torch.full_like(rows, size) for at, size in enumerate(values.shape)]
+    return Parts(values.movedim(dim - 1, 0).reshape(-1), torch.stack(columns, 1).long().cpu(), dim)
 
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file is shorter or longer than the sizes say, or a size is negative.
+
+def _elements(tensor: Any, sizes: Tensor) -> Tensor:
+    """Return the elements of a strided nested tensor, without a copy if its rows follow each other."""
+    starts, count = tensor._nested_tensor_storage_offsets(), int(sizes.prod(1).sum())
+    first = int(starts[0]) if len(sizes) else 0
+    values = view(tensor.untyped_storage(), first * tensor.itemsize, (count,), tensor.dtype)
+    like = _strided(values, sizes)
+    same = torch.equal(like._nested_tensor_storage_offsets(), starts) and torch.equal(
+        like._nested_tensor_strides(), tensor._nested_tensor_strides()
+    )
+    return values if same else tensor.detach().clone(memory_format=torch.contiguous_format).values()
+
+
+def whole(given: Parts) -> Tensor:
+    """Return the nested tensor of its parts, over the same memory."""
+    values, sizes, dim = given
+    if not dim:
+        return _strided(values, sizes)
+    ragged = sizes[:, dim - 1].to(values.device)
+    # without rows nothing says how long the other dims are
+    one = sizes[0].tolist() if len(sizes) else [1] * sizes.shape[1]
+    rows = values.view(int(ragged.sum()), *(size for at, size in enumerate(one) if at != dim - 1)).movedim(0, dim - 1)
+    return torch.nested.nested_tensor_from_jagged(rows, ends(ragged), jagged_dim=dim)
+
+
+def ends(sizes: Tensor) -> Tensor:
+    """Return where each row begins, and where the last one ends, when rows of these sizes follow each other.
+
+    As long as such a tensor lives, equal sizes get the same one: torch computes with jagged tensors together, such as
+    tokens and their mask, only if they share it.
     """
-    sizes_bytes = byte_count(shape, torch.int64)
-    sizes = leaf_of(map_file(sizes_path, sizes_bytes, "r"), 0, shape, torch.int64).clone()
-    rows = sizes.tolist()
-    if any(size < 0 for row in rows for size in row):
-        raise ValueError(f"{sizes_path!r} holds a negative size")
-    count = sum(map(math.prod, rows))
-    return nested_over(leaf_of(map_file(path, count * dtype.itemsize, mode), 0, (count,), dtype), sizes)
+    key = (sizes.device, tuple(sizes.tolist()))
+    found = _ends.get(key)
+    if found is None:
+        found = _ends[key] = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    return found
+
+
+def _strided(values: Tensor, sizes: Tensor) -> Tensor:
+    starts = torch.full((len(sizes),), int(values.storage_offset()))  # torch counts from the start of the memory
+    strides = torch.ones_like(sizes)
+    if len(sizes):
+        starts[1:] += sizes.prod(1).cumsum(0)[:-1]
+        strides[:, :-1] = sizes[:, 1:].flip(1).cumprod(1).flip(1)
+    return torch._nested_view_from_buffer(values, sizes, strides, starts)

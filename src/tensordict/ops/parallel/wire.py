@@ -64,7 +64,13 @@ class _Pickler(pickle.Pickler):
     """Replaces torch's own way to pickle, which writes the whole storage behind a view."""
 
     def reducer_override(self, obj: object) -> Any:
-        if type(obj) is not torch.Tensor or obj.layout != torch.strided or obj.is_quantized or obj.is_meta:
+        if (
+            type(obj) is not torch.Tensor
+            or obj.layout != torch.strided
+            or obj.is_nested
+            or obj.is_quantized
+            or obj.is_meta
+        ):
             return NotImplemented
         plain = obj.detach().cpu().resolve_conj().resolve_neg().contiguous()
         array: Any = plain.view(-1).view(torch.uint8).numpy()

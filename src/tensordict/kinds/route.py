@@ -1,0 +1,140 @@
+"""How an index of a lazy stack reaches its members, and how what they answer is put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict.core.core import Core
+from tensordict.indexing import Plan
+
+_ALL = slice(None)
+
+
+class Route:
+    """How an index of a lazy stack reaches its members: which ones, by what items, and where the results stand."""
+
+    def __init__(self, stack: Any, plan: Plan) -> None:
+        self.source, self.plan, self.dim = stack, plan, stack.stack_dim
+        self.stack, items = _without_bools(stack, plan.items)
+        self.members = self.stack._tensordicts
+        before, self.own, after = _around(items, self.stack.stack_dim)
+        self.rest = (*before, *after)
+        if isinstance(self.own, Tensor) and not self.own.ndim:
+            self.own = int(self.own)
+        # index tensors beside that of the stack dim are paired with it, element by element
+        self.paired = isinstance(self.own, Tensor) and any(isinstance(i, Tensor) and i.ndim for i in self.rest)
+
+    def read(self) -> Any:
+        if isinstance(self.own, int):
+            return _pick(self.members[self.own], self.rest)
+        if isinstance(self.own, slice):
+            place = self.plan.kept.index(self.dim)
+            picked = self.members[self.own]
+            if not picked:
+                return self._nothing()
+            if sum(isinstance(i, Tensor) for i in self.rest) > 1:  # the stack dim may part index tensors: torch decides
+                return self.source._dense()._index(self.plan)
+            return self.stack._again([_pick(m, self.rest) for m in picked], place)
+        rows = list(self._rows())
+        if not rows:
+            return self._nothing()
+        picked = [_pick(self.members[at], rest) for at, rest in rows]
+        place = self.plan.place
+        name = self.source._name if self.plan.kept[place] == self.dim else None
+        return _nest(self.stack, picked, self._shape(), place, name)
+
+    def _nothing(self) -> Any:
+        """Return the empty selection: dense, since a lazy stack has at least one member."""
+        first = self.source._tensordicts[0].unsqueeze(self.dim)._dense()
+        shape = list(first.batch_size)
+        shape[self.dim] = len(self.members)
+        rows = first.expand(*shape)
+        return rows._stamp(rows._meta._replace(names=self.source._meta.names))._index(self.plan)
+
+    def _shape(self) -> tuple[int, ...]:
+        tensors = [i for i in (self.own, *self.rest) if isinstance(i, Tensor) and i.ndim]
+        return tuple(torch.broadcast_shapes(*(i.shape for i in tensors)) if len(tensors) > 1 else tensors[0].shape)
+
+    def _rows(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Yield the member and the items for it, for every element of the advanced index."""
+        if not self.paired:
+            for at in self.own.reshape(-1).tolist():
+                yield at, self.rest
+            return
+        shape = self._shape()
+        columns = [
+            i.expand(shape).reshape(-1).tolist() if isinstance(i, Tensor) and i.ndim else None
+            for i in (self.own, *self.rest)
+        ]
+        for n, at in enumerate(columns[0] or ()):
+            rest = zip(self.rest, columns[1:], strict=True)
+            yield at, tuple(item if column is None else column[n] for item, column in rest)
+
+    def parts(self, value: Any) -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
+        """Yield every member that is written, the items for it, and its part of the value."""
+        if isinstance(self.own, int):
+            yield self.members[self.own], self.rest, value
+        elif isinstance(self.own, slice):
+            picked = self.members[self.own]
+            place = self.plan.kept.index(self.dim)
+            for m, part in zip(picked, _unbind(value, place, len(picked)), strict=True):
+                yield m, self.rest, part
+        else:
+            rows, shape, place = list(self._rows()), self._shape(), self.plan.place
+            flat = value.flatten(place, place + len(shape) - 1) if _batched(value) and len(shape) > 1 else value
+            for (at, rest), part in zip(rows, _unbind(flat, place, len(rows)), strict=True):
+                yield self.members[at], rest, part
+
+    def admit(self, value: Any) -> None:
+        for member, rest, part in self.parts(value):
+            member._admit(member._plan(rest), part)
+
+    def write(self, value: Any) -> None:
+        for member, rest, part in self.parts(value):
+            member[rest] = part
+
+
+def _without_bools(stack: Any, items: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return a stack with a new dim for every bool of an index, and the index with row numbers for the bools."""
+    said: list[Any] = []
+    at = 0
+    for item in items:
+        if isinstance(item, bool):
+            stack = stack.unsqueeze(at)
+            item = torch.zeros(int(item), dtype=torch.long)
+        at += item is not None
+        said.append(item)
+    return stack, tuple(said)
+
+
+def _around(items: tuple[Any, ...], dim: int) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:
+    """Return the items before, at and after the one that addresses a dim."""
+    at = -1
+    for n, item in enumerate(items):
+        at += item is not None
+        if at == dim:
+            return items[:n], item, items[n + 1 :]
+    return items, _ALL, ()
+
+
+def _pick(member: Any, items: tuple[Any, ...]) -> Any:
+    return member if all(type(item) is slice and item == _ALL for item in items) else member[items]
+
+
+def _batched(value: Any) -> bool:
+    return isinstance(value, Core) or (isinstance(value, Tensor) and value.ndim > 0)
+
+
+def _unbind(value: Any, dim: int, count: int) -> Sequence[Any]:
+    return value.unbind(dim) if _batched(value) else [value] * count
+
+
+def _nest(stack: Any, flat: list[Any], shape: tuple[int, ...], dim: int, name: str | None) -> Any:
+    """Return nodes in a grid: lazy stacks of lazy stacks along the dims of an index tensor."""
+    for size in reversed(shape[1:]):
+        flat = [stack._again(flat[at : at + size], dim, None) for at in range(0, len(flat), size)]
+    return stack._again(flat, dim, name)
