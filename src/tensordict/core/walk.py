@@ -59,7 +59,7 @@ def places(
     for key, child in node._looks():
         at = (*path, key)
         leaf = (plain and type(child) is Tensor) or is_leaf(type(child))
-        if deep and not leaf:
+        if deep and not leaf and isinstance(child, Core):
             places(child, want, at, found)
         if leaf or not leaves_only:
             found.append((node, at))
@@ -222,7 +222,7 @@ class Visit:
     def _all_keys(self, node: Any, others: tuple[Any, ...]) -> list[str]:
         own = list(node._keys())
         return (
-            list(dict.fromkeys([*own, *(k for other in others for k in other._keys())]))
+            list(dict.fromkeys([*own, *(k for other in others if isinstance(other, Core) for k in other._keys())]))
             if self.default is not NO_DEFAULT
             else own
         )

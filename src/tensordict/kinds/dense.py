@@ -13,7 +13,7 @@ from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core import coerce
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
-from tensordict.indexing import Plan, check_rows
+from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.rows import align
@@ -264,6 +264,7 @@ class TensorDict(TensorDictBase):
     def _pour(self, plan: Plan, value: Any) -> None:
         """Write a number or a tensor to rows of every leaf; it means nothing to non-tensors."""
         if isinstance(value, Tensor) and value.ndim:
+            value = unled(value)
             self._admit(plan, value)
         for v in self._dict.values():
             if not getattr(v, "_is_non_tensor", False):

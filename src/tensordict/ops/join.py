@@ -34,7 +34,7 @@ def stack(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         >>> torch.stack([TensorDict({"x": 1}), TensorDict({"x": 2})])["x"]
         tensor([1, 2])
     """
-    if len(input) and isinstance(input[0], Tensor):
+    if _tensors(input):
         return torch.stack(list(input), dim, out=out)
     if settings.lazy_legacy():
         return lazy_stack(input, dim, out=out)  # type: ignore[no-any-return]
@@ -63,7 +63,7 @@ def cat(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         >>> torch.cat([td, td])["x"]
         tensor([0, 1, 0, 1])
     """
-    if len(input) and isinstance(input[0], Tensor):
+    if _tensors(input):
         return torch.cat(list(input), dim, out=out)
     items = _nodes(input, "cat")
     first = items[0]
@@ -84,7 +84,7 @@ def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         >>> lazy_stack([TensorDict({"x": torch.zeros(n)}) for n in (2, 3)])[1]["x"].shape
         torch.Size([3])
     """
-    if len(input) and isinstance(input[0], Tensor):
+    if _tensors(input):
         return torch.stack(list(input), dim, out=out)
     items = _nodes(input, "lazy_stack")
     d = dims.wrap(dim, len(items[0]._meta.batch) + 1)
@@ -109,6 +109,11 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) ->
         return stack(input, dim, out=out)
     except (errors.ShapeMismatch, errors.KeysMismatch):
         return lazy_stack(input, dim, out=out)
+
+
+def _tensors(items: Sequence[Any]) -> bool:
+    """Tell whether these are torch's alone to join; a node among tensors is refused by `_nodes`."""
+    return bool(len(items)) and isinstance(items[0], Tensor) and not any(isinstance(item, Core) for item in items)
 
 
 def _nodes(items: Sequence[Any], word: str) -> list[Any]:

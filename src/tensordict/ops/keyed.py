@@ -722,12 +722,19 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any], chose
         for key in entries:
             if key not in self:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
+            entries[key] = _of_dtype(entries[key], self.get(key))
         value = self._dense_kind(entries, written_batch(entries, plan.batch))
     if chosen is not None:
         value = value.select(*chosen, strict=False)
     _need_keys(self, value)
     self._write(plan, value)
     return self
+
+
+def _of_dtype(value: Any, leaf: Any) -> Any:
+    """Return a number as torch writes it into a leaf; anything else stays what it is."""
+    number = isinstance(value, (bool, int, float, complex)) and isinstance(leaf, Tensor)
+    return leaf.new_full((), value) if number else value
 
 
 def _any_is_leaf(kind: type) -> bool:

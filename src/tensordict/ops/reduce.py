@@ -126,9 +126,22 @@ def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[st
         n = self.ndim
         rows, at = torch.cat([_rows(leaf, n) for leaf in self.values(True, True)], n), n
     else:
-        parts = list((self if dim == () else _reduced(self, name, dim, keepdim, kwargs)).values(True, True))
-        rows, at = torch.stack(torch.broadcast_tensors(*parts)), 0
+        return _over_dims_and_leaves(self, name, (dim,) if isinstance(dim, int) else dim, keepdim, kwargs)
     return getattr(rows, name)(dim=at, **kwargs)  # type: ignore[no-any-return]
+
+
+def _over_dims_and_leaves(self: Any, name: str, dim: tuple[int, ...], keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
+    """Return a reduction over batch dims and leaves at once: a deviation of deviations would be something else."""
+    over = dims.wrap_all(dim, self.ndim)
+    leaves = list(self.values(True, True))
+    most, n = max((leaf.ndim for leaf in leaves), default=0), self.ndim
+    wide = [leaf.reshape(leaf.shape[:n] + (1,) * (most - leaf.ndim) + leaf.shape[n:]) for leaf in leaves]
+    first = (0, *(d + 1 for d in over))
+    rows = torch.stack(torch.broadcast_tensors(*wide)).movedim(first, tuple(range(len(first)))).flatten(0, len(over))
+    result = getattr(rows, name)(dim=0, **kwargs)
+    for d in sorted(over) if keepdim else ():
+        result = result.unsqueeze(d)
+    return result  # type: ignore[no-any-return]
 
 
 class Reduce(Facts):
