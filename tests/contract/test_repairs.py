@@ -276,3 +276,40 @@ def test_a_tensor_stays_when_keys_are_flattened_whatever_counts_as_a_leaf() -> N
     td = TensorDict({"a": 1, "n": {"c": 2}}, [])
     assert list(td.flatten_keys(is_leaf=is_tensor_collection).keys()) == ["a", "n"]
     assert list(td.keys(True, True, is_leaf=is_tensor_collection)) == ["n"]
+
+
+# ---- stacks whose values differ in shape
+
+
+def ragged() -> LazyStackedTensorDict:
+    return LazyStackedTensorDict(*(TensorDict({"n": {"c": torch.zeros(n), "d": torch.tensor(1)}}) for n in (2, 3)))
+
+
+def test_facts_of_a_ragged_stack_need_no_joined_values() -> None:
+    node = ragged()
+    assert (("n", "c") in node, node.is_empty(), node.dtype, node.depth) == (True, False, None, 1)
+    assert node.bytes() == 2 * 4 + 3 * 4 + 2 * 8
+    mixed = lazy_stack([TensorDict({"a": torch.tensor(True)}), TensorDict({"a": torch.tensor(2)})])
+    assert mixed.bytes() == 1 + 8
+
+
+def test_values_of_a_ragged_stack_can_be_removed() -> None:
+    node = ragged()
+    del node["n", "c"]
+    assert [list(member.keys(True, True)) for member in node.tensordicts] == [[("n", "d")]] * 2
+    with pytest.raises(KeyError, match="'c'"):
+        node.del_(("n", "c"))
+
+
+@pytest.mark.parametrize("kind", ["dense", "lazy0", "lazy1"])
+def test_a_tensor_of_one_number_is_written_in_the_dtype_of_the_leaf(kind: str) -> None:
+    node = KINDS[kind]((2, 3)).select("x")
+    want, mask = node["x"].clone(), torch.tensor([[True, False, True], [False, False, True]])
+    node[mask] = torch.tensor(2)
+    want[mask] = torch.tensor(2)
+    assert torch.equal(node["x"], want)
+
+
+def test_a_number_is_written_to_rows_of_a_nested_node() -> None:
+    td = TensorDict({"n": TensorDict({"q": torch.zeros(2, 3)}, [2, 3])}, [2])
+    assert td.set_at_("n", 1, 0)["n", "q"].tolist() == [[1, 1, 1], [0, 0, 0]]

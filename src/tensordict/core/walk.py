@@ -66,6 +66,20 @@ def places(
     return found
 
 
+def leaves(node: Any) -> list[Tensor]:
+    """Return the leaves of a node, those of the members of a lazy stack one by one."""
+    found: list[Tensor] = []
+
+    def take(v: Any) -> None:
+        if isinstance(v, Core):
+            v._fold(take, list)
+        else:
+            found.append(v)
+
+    take(node)
+    return found
+
+
 class View:
     """What `keys`, `values` and `items` return: it follows the tensordict, as the views of a dict do."""
 

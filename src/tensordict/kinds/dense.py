@@ -268,7 +268,7 @@ class TensorDict(TensorDictBase):
             self._admit(plan, value)
         for v in self._dict.values():
             if not getattr(v, "_is_non_tensor", False):
-                v[plan.items] = value
+                v[plan.items] = _in_dtype(value, v)
 
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
@@ -462,6 +462,12 @@ def _packed(child: Any) -> Any:
     """Return a child as it is pickled: a mapped leaf as the name of its file."""
     sent = handle(child) if isinstance(child, Tensor) else None
     return child if sent is None else sent
+
+
+def _in_dtype(value: Any, leaf: Any) -> Any:
+    """Return a tensor of one number in the dtype of a leaf that can hold it: torch writes it so where a mask is."""
+    one = isinstance(value, Tensor) and isinstance(leaf, Tensor) and not value.ndim
+    return value.to(leaf.dtype) if one and torch.can_cast(value.dtype, leaf.dtype) else value
 
 
 def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:

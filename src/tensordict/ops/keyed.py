@@ -183,8 +183,7 @@ class Keyed(Facts):
             >>> TensorDict({"a": {}}).is_empty()
             True
         """
-        found = walk.pairs(self, True, True, walk.is_leaf_nontensor)
-        return next(found, None) is None
+        return not walk.places(self, (True, True, walk.is_leaf_nontensor), (), [])
 
     # ---- setting
 
@@ -256,7 +255,8 @@ class Keyed(Facts):
         for part in path:
             node = enter(node, part)
         node._gate("delete key {!r}", key)
-        node._get(last)
+        if last not in node._keys():
+            raise errors.missing_key(last, node._keys(), type(node).__name__)
         node._del(last)
         return self
 
@@ -307,8 +307,11 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        node._get(last)
-        _update_rows(node, index, {last: value}, {})
+        child = node._get(last)
+        if isinstance(child, Core) and not (child._is_non_tensor or isinstance(value, Core)):
+            child[index] = value
+        else:
+            _update_rows(node, index, {last: value}, {})
         return self
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tensordict import dims
 from tensordict.aliases import Batch, Call, Names
+from tensordict.core import walk
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.ops.rows import Reduction, dress, register
@@ -86,20 +87,6 @@ def _over_all(self: Any, name: str, keepdim: bool, kwargs: dict[str, Any]) -> An
     return self._reduce(call, (1,) * self.ndim, self._meta.names)
 
 
-def _leaves(node: Any) -> list[Tensor]:
-    """Return the leaves of a node, those of the members of a lazy stack one by one."""
-    found: list[Tensor] = []
-
-    def take(v: Any) -> None:
-        if isinstance(v, Core):
-            v._fold(take, list)
-        else:
-            found.append(v)
-
-    take(node)
-    return found
-
-
 def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> Any:
     if dim != "feature":
         raise ValueError(f"dim must be batch dims or 'feature', got {dim!r}")
@@ -121,7 +108,7 @@ def _rows(leaf: Tensor, n: int) -> Tensor:
 def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
     """Return a reduction over the leaves too, to one tensor."""
     if dim is None:
-        rows, at = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)]), 0
+        rows, at = torch.cat([leaf.reshape(-1) for leaf in walk.leaves(self)]), 0
     elif isinstance(dim, str):
         n = self.ndim
         rows, at = torch.cat([_rows(leaf, n) for leaf in self.values(True, True)], n), n
@@ -353,7 +340,7 @@ class Reduce(Facts):
             tensor(2.)
         """
         if reduce:
-            every = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)])
+            every = torch.cat([leaf.reshape(-1) for leaf in walk.leaves(self)])
             return every.quantile(q, interpolation=interpolation)
         front = tuple(q.shape) if isinstance(q, Tensor) else ()
         if dim is None:
