@@ -609,6 +609,13 @@ RULES: list[Rule] = [
         "A heterogeneous stack has no values to join",
         has("stack"),
     ),
+    Rule("=", "names", "`broadcast_to`, comparisons and predicates keep names", both(names, has("~|[<>=!]=? "))),
+    Rule("clear_device_", "device", "`torch.stack` of lazy stacks stacks them lazily", has("stack")),
+    Rule("depth", "value", "Words that compute keep nested tensordicts that are empty", bare),
+    Rule("flatten_keys", r"keys: .* more, \[\] fewer", "Words that compute hand non-tensors on", words),
+    Rule("list pad", "values|value", "A stack of non-tensors is a column", words),
+    Rule("softmax", "kind: TensorDict, published LazyStackedTensorDict", "`softmax` of a lazy stack gives", lazy),
+    Rule("to_dict", "kind: value, published sequence", "Non-tensors of a stack without rows are no values", words),
 ]
 
 
