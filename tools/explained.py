@@ -616,6 +616,14 @@ RULES: list[Rule] = [
     Rule("list pad", "values|value", "A stack of non-tensors is a column", words),
     Rule("softmax", "kind: TensorDict, published LazyStackedTensorDict", "`softmax` of a lazy stack gives", lazy),
     Rule("to_dict", "kind: value, published sequence", "Non-tensors of a stack without rows are no values", words),
+    Rule(
+        "apply_ apply",
+        "kind: RuntimeError, published (done|ValueError)",
+        "A heterogeneous stack has no values to join",
+        lazy,
+    ),
+    Rule("batch_size", "kind: RuntimeError, published done", "`masked_select` and `narrow` of a lazy stack give", lazy),
+    Rule("repeat_interleave", r"kind: done, published \w+Error", "Shape words take tensordicts with one dim", always),
 ]
 
 

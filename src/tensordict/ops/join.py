@@ -35,7 +35,7 @@ def stack(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         tensor([1, 2])
     """
     if _tensors(input):
-        return torch.stack(list(input), dim, out=out)
+        return _joined(torch.stack, input, dim, out)  # type: ignore[no-any-return]
     if settings.lazy_legacy():
         return lazy_stack(input, dim, out=out)  # type: ignore[no-any-return]
     items = _nodes(input, "stack")
@@ -64,7 +64,7 @@ def cat(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         tensor([0, 1, 0, 1])
     """
     if _tensors(input):
-        return torch.cat(list(input), dim, out=out)
+        return _joined(torch.cat, input, dim, out)  # type: ignore[no-any-return]
     items = _nodes(input, "cat")
     first = items[0]
     return _into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))  # type: ignore[no-any-return]
@@ -85,7 +85,7 @@ def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         torch.Size([3])
     """
     if _tensors(input):
-        return torch.stack(list(input), dim, out=out)
+        return _joined(torch.stack, input, dim, out)
     items = _nodes(input, "lazy_stack")
     d = dims.wrap(dim, len(items[0]._meta.batch) + 1)
     return _into(out, items[0]._lazily(items, d))
@@ -114,6 +114,10 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) ->
 def _tensors(items: Sequence[Any]) -> bool:
     """Tell whether these are torch's alone to join; a node among tensors is refused by `_nodes`."""
     return bool(len(items)) and isinstance(items[0], Tensor) and not any(isinstance(item, Core) for item in items)
+
+
+def _joined(word: Any, items: Any, dim: int, out: Any) -> Any:
+    return word(list(items), dim, out=out)
 
 
 def _nodes(items: Sequence[Any], word: str) -> list[Any]:

@@ -307,9 +307,9 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        child = node._get(last)
+        child: Any = node._get(last)
         if isinstance(child, Core) and not (child._is_non_tensor or isinstance(value, Core)):
-            child[index] = value
+            child[index] = value  # type: ignore[index]
         else:
             _update_rows(node, index, {last: value}, {})
         return self

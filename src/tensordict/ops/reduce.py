@@ -113,7 +113,7 @@ def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[st
         n = self.ndim
         rows, at = torch.cat([_rows(leaf, n) for leaf in self.values(True, True)], n), n
     else:
-        return _over_dims_and_leaves(self, name, (dim,) if isinstance(dim, int) else dim, keepdim, kwargs)
+        return _over_dims_and_leaves(self, name, (dim,) if isinstance(dim, int) else tuple(dim), keepdim, kwargs)
     return getattr(rows, name)(dim=at, **kwargs)  # type: ignore[no-any-return]
 
 
