@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from tensordict import TensorDict
+from tensordict import LazyStackedTensorDict, TensorClass, TensorDict
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "20"))
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64, torch.complex64]
@@ -576,3 +576,129 @@ def test_a_number_is_written_into_rows_of_one_value(data: Any) -> None:
         want = node[key].clone()
         want[row] = 7
         assert same(node.set_at_(key, 7, row)[key], want)
+
+
+# ---- the kinds: a lazy stack inside and a tensorclass outside give what the dense tree gives
+
+
+class Held(TensorClass):
+    """A tensorclass that holds a random tree."""
+
+    lone: torch.Tensor
+    held: Any
+
+
+def as_kind(data: Any, node: TensorDict) -> Any:
+    """Return a tree as a lazy stack, in a tensorclass, or with nested nodes as lazy stacks."""
+    kind = data.draw(st.sampled_from(["lazy", "tensorclass", "inside"]))
+    sizes = tuple(node.batch_size)
+    if kind == "tensorclass":
+        return Held(lone=values(sizes, torch.float32, 2), held=node.clone(), batch_size=sizes)
+    if kind == "lazy" and sizes and min(sizes):
+        return lazily(node, data.draw(st.integers(0, len(sizes) - 1)))
+    for key, child in list(node.items()):
+        if isinstance(child, TensorDict) and min(child.batch_size, default=0):
+            node[key] = lazily(child, data.draw(st.integers(0, child.ndim - 1)))
+    return node
+
+
+def lazily(node: TensorDict, dim: int) -> Any:
+    return LazyStackedTensorDict(*(row.clone() for row in node.unbind(dim)), stack_dim=dim)
+
+
+def leaves_of(node: Any) -> dict[Any, torch.Tensor]:
+    return {key: torch.as_tensor(value) for key, value in node.items(True, True)}
+
+
+KIND_WORDS = [word for word in ROWS if word not in ("view", "gather")]
+
+
+@pytest.mark.parametrize("word", KIND_WORDS)
+@properties
+@hypothesis.given(data=st.data())
+def test_every_kind_moves_rows_as_torch_does(word: str, data: Any) -> None:
+    least, arguments = ROWS[word]
+    node = as_kind(data, tree(data, least))
+    batch = tuple(node.batch_size)
+    args = arguments(data.draw, batch)
+    rows, got = said(word)(numbers(batch), *args), getattr(node, word)(*args)
+    assert tuple(got.batch_size) == tuple(rows.shape)
+    made = leaves_of(got)
+    for key, leaf in leaves_of(node).items():
+        flat = leaf.reshape(math.prod(batch), *leaf.shape[len(batch) :])
+        assert same(made[key], flat[rows]), key
+
+
+KIND_COMPUTES: dict[str, Callable[[Any, int], Any]] = {
+    "+": lambda v, d: v + 2,
+    "*": lambda v, d: v * 0.5,
+    "==": lambda v, d: v == 1,
+    "abs": lambda v, d: v.abs(),
+    "square": lambda v, d: v.square(),
+    "double": lambda v, d: v.double(),
+    "clamp_min": lambda v, d: v.clamp_min(1),
+    "sum": lambda v, d: v.sum(d),
+    "mean": lambda v, d: v.mean(d, keepdim=True),
+    "amax": lambda v, d: v.amax(d),
+    "prod": lambda v, d: v.prod(d, keepdim=True),
+    "any": lambda v, d: v.any(d),
+    "cummax": lambda v, d: v.cummax(d)[0],
+}
+
+
+@pytest.mark.parametrize("word", KIND_COMPUTES)
+@properties
+@hypothesis.given(data=st.data())
+def test_every_kind_computes_what_torch_computes(word: str, data: Any) -> None:
+    node = as_kind(data, tree(data, 1, [dtype for dtype in DTYPES if not dtype.is_complex]))
+    d = data.draw(st.integers(0, node.ndim - 1))
+
+    def call(v: Any) -> Any:
+        return KIND_COMPUTES[word](v, d)
+
+    before = leaves_of(node)
+    errors = (RuntimeError, IndexError, TypeError, NotImplementedError)
+    try:
+        want = {key: call(leaf) for key, leaf in before.items()}
+    except errors:
+        with pytest.raises(errors):
+            call(node)
+        return
+    made = leaves_of(call(node))
+    assert made.keys() == want.keys()
+    for key, leaf in want.items():
+        assert same(made[key], leaf), key
+
+
+@pytest.mark.parametrize("word", ["add", "mul", "maximum", "__lt__"])
+@properties
+@hypothesis.given(data=st.data())
+def test_every_kind_broadcasts_tensors_against_its_batch_dims(word: str, data: Any) -> None:
+    node = as_kind(data, tree(data, 1, [torch.float32, torch.int64]))
+    sizes = tuple(1 if data.draw(st.booleans()) else size for size in node.batch_size)
+    value = values(sizes, data.draw(st.sampled_from([torch.float32, torch.int64, torch.bool])), 5)
+    made = leaves_of(getattr(node, word)(value))
+    for key, leaf in leaves_of(node).items():
+        assert same(made[key], getattr(leaf, word)(fitted(value, leaf))), key
+
+
+@properties
+@hypothesis.given(data=st.data())
+def test_every_kind_reads_and_writes_rows(data: Any) -> None:
+    node = as_kind(data, tree(data, 1))
+    size = node.batch_size[0]
+    mask = values((size,), torch.long, data.draw(st.integers(0, 9))) > 0
+    rows = data.draw(st.lists(st.integers(-size, size - 1), max_size=3)) if size else []
+    choices: list[Any] = [mask, mask.numpy(), rows, torch.tensor(rows, dtype=torch.long), slice(None, None, 2), None]
+    index: Any = data.draw(st.sampled_from([*choices, Ellipsis, True, range(size), (Ellipsis, None)]))
+    plain = torch.tensor(index, dtype=torch.long) if isinstance(index, (list, range)) else index
+    plain = torch.from_numpy(plain) if hasattr(plain, "__array__") and not torch.is_tensor(plain) else plain
+    n = node.ndim
+    got, before = leaves_of(node[index]), {key: leaf.clone() for key, leaf in leaves_of(node).items()}
+    for key, leaf in before.items():
+        assert same(got[key], leaf.unsqueeze(n) if isinstance(plain, tuple) else leaf[plain]), key
+    if not isinstance(plain, tuple):
+        node[index] = 0
+        for key, leaf in leaves_of(node).items():
+            before[key][plain] = 0
+            assert same(leaf, before[key]), key

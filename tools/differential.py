@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from explained import check, explained
 
 PRELUDE = """
-import torch
+import numpy, torch
 from tensordict import *
 
 def leaf(*shape, start=0, dtype=torch.float32):
@@ -44,60 +45,6 @@ BINARY = "add sub mul div pow maximum minimum clamp_max clamp_min logical_and ad
 COMPARISONS = "== != < <= > >= & | ^ + - * / **"
 REDUCTIONS = "sum mean std var prod amax amin nansum nanmean max min logsumexp"
 CASTS = "float double int long bool half to_tensordict to_dict numpy unlock_ lock_ is_empty numel auto_batch_size_"
-
-# What `docs/differences.md` explains: words (the last line of the shortest program), what differs, and the section.
-EXPLAINED: list[tuple[str, str, str]] = [
-    (r".*", r"kind: \w+Error, published \w+Error", "Errors and failed writes"),
-    (
-        r"set\w*|write \w+|update\w*|replace",
-        r"keys: \[\] more, .* fewer|dtype|values|shape",
-        "Errors and failed writes",
-    ),
-    (
-        r"update_|set_|get_at|repeat_interleave|gather|permute",
-        r"kind: \w+Error, published done",
-        "Errors and failed writes",
-    ),
-    (r".*", r"keys: \['n'\] more, \[\] fewer", "Nested tensordicts"),
-    (r"max|min|cum\w+", r"batch|names", "Nested tensordicts"),
-    (r"broadcast_to|new_\w+|unflatten|[!=<>]=?|is\w+|logical_\w+|masked_select|any|all", r"names", "Names"),
-    (r".*", r"locked", "Locks and files"),
-    (r"add|sum|prod|max|min|mean|logsumexp|nan\w+|std|var|amax|amin", r"kind: done, published \w+", "Reductions"),
-    (r"sum|prod|mean|nan\w+|std|var|amax|amin|max|min", r"shape|values|kind: Tensor, published sequence", "Reductions"),
-    (r"atleast_3d", r"batch|names|shape|kind: \w+, published \w+", "Torch's own shapes and words"),
-    (
-        r"long|index_select|relu|gather|permute|rename|movedim|\*\*|\w+_tensors",
-        r"kind: done, published .*",
-        "Torch's own shapes and words",
-    ),
-    (r".*", r"kind: NonTensorData, published NonTensorStack", "Non-tensors"),
-    (r".*", r"keys: \['s'\] more, \[\] fewer", "Non-tensors"),
-    (r"empty|auto_batch_size_|pop|setdefault", r"keys: .*|batch|names", "Making and reading"),
-    (r"view|batch_size|repeat|\w*stack|stack|cat", r"kind: done, published \w+Error", "Lazy stacks"),
-    (r".*", r"kind: TensorDict, published LazyStackedTensorDict|kind: \w+, published unreadable, .*", "Lazy stacks"),
-    (r"masked_select|narrow", r"kind: LazyStackedTensorDict, published TensorDict", "Lazy stacks"),
-    (r"amax|amin|apply", r"batch|names", "Nested tensordicts"),
-    (r"tile", r"names", "Names"),
-    (r".*", r"kind: done, published ValueError", "Names"),
-    (r"tile|unbind|logical_\w+|write index", r"kind: done, published \w+", "Torch's own shapes and words"),
-    (r"any|all", r"values", "Non-tensors"),
-    (r"\w*stack|swap\w+|split_keys|to_lazystack", r"values", "Non-tensors"),
-    (r"add|empty", r"keys: \[\] more, \['s'\] fewer", "Non-tensors"),
-    (r"rename_key_", r"kind: .*", "Making and reading"),
-    (
-        r"select|set|read index|rename_key_|del_|update|pop",
-        r"keys: .* more, .* fewer|kind: Tensor, published TensorDict|locked",
-        "Making and reading",
-    ),
-    (r"merge_tensordicts|nansum", r"kind: .*", "Lazy stacks"),
-    (r"add", r"kind: RuntimeError, published done", "Lazy stacks"),
-    (r"where|masked_fill", r"values|kind: \w+Error, published done", "Torch's own shapes and words"),
-    (r"square|squeeze|read index", r"kind: done, published \w+", "Torch's own shapes and words"),
-    (r"flatten|cat", r"names", "Names"),
-    (r".*", r"keys: \['(new|x)'\] more, \[\] fewer", "Nested tensordicts"),
-    (r"names|lerp|pad|fill_|quantile", r"values", "Non-tensors"),
-    (r"std|var", r"kind: .*", "Lazy stacks"),
-]
 
 
 class Writer:
@@ -162,13 +109,19 @@ class Writer:
         mask = [self.rng.random() < 0.5 for _ in range(size)]
         one = self.rng.randrange(-size, size) if size else 0
         cut = f"{self.pick('', '0', '1', '-1')}:{self.pick('', '1', '2', '-1')}{self.pick('', '', ':2')}"
-        tensors = [f"torch.tensor({rows})" + ("" if rows else ".long()"), f"torch.tensor({mask}, dtype=torch.bool)"]
-        return str(self.pick(one, one, cut, cut, ":", "None", "...", rows, mask, *tensors, f"range({size})"))
+        tensors = [f"torch.tensor({rows}, dtype=torch.long)", f"torch.tensor({mask}, dtype=torch.bool)"]
+        arrays = [f"numpy.array({rows}, dtype=int)", f"numpy.array({mask}, dtype=bool)"]
+        ranks = [f"torch.tensor({[rows, rows[::-1]]}, dtype=torch.long)", *([[rows, rows]] if rows else [])]
+        plain = [one, one, cut, cut, ":", "None", "...", rows, mask, f"range({size})", self.pick(True, False)]
+        return str(self.pick(*plain, *tensors, *arrays, *ranks))
 
     def index(self) -> str:
         items = [self.item(size) for size in self.batch[: self.rng.randrange(1, 4)]] or ["...", "None"][
             : self.pick(1, 2)
         ]
+        if self.rng.random() < 0.08:
+            deep = self.batch[: self.pick(1, 2)]
+            return f"(torch.arange({math.prod(deep)}).reshape({list(deep)}) % 2 == 0)"
         return ", ".join(items)
 
     def value(self) -> str:
@@ -238,6 +191,17 @@ class Writer:
         lines += [
             f"td[{index}] = td[{index}].clone().zero_()",
             f"td = td.get_at({self.key()}, ({index},))" if ":" not in index else "td = td[:]",
+            f"td = td.update_at_(td[{index}] * 2, ({index},))" if ":" not in index else "td = td[::2]",
+            f"td = td.set_at_({self.key()}, {self.pick('1', '0.5')}, ({index},))"
+            if ":" not in index
+            else "td = td[-1:]",
+        ]
+        zeros = f"torch.zeros({[min(size, self.pick(1, 2)) for size in self.batch]}, dtype=torch.long)"
+        lines += [
+            f"td = td.gather({d}, {zeros})",
+            f"td = torch.gather(td, {d}, {zeros})",
+            f"td = td.where(torch.arange({math.prod(self.batch)}).reshape({list(self.batch)}) % 2 == 0, td * 3)",
+            f"td = td.masked_select(torch.arange({math.prod(self.batch)}).reshape({list(self.batch)}) % 2 == 0)",
         ]
         lines += [
             f"td = td.unbind({d})[0]",
@@ -304,7 +268,9 @@ class Writer:
         words += [
             f"td = td.flatten_keys({self.pick('', repr('_'))})",
             "td = td.unflatten_keys()",
-            f"td = td.split_keys([{one}])",
+            f"td = td.split_keys([{one}], [{two}])",
+            f"td = td.split_keys({self.pick(f'[{one}]', f'[{one}], strict=False', f'[{one}], default=None')})",
+            "td = td.flatten_keys(" + self.pick("inplace=True", "'-'") + ")",
             f"td = {one} in td.keys(True)",
         ]
         words += [
@@ -336,7 +302,7 @@ class Writer:
         return str(self.pick(*words))
 
     def compute(self) -> str:
-        value = self.value()
+        value, reach = self.value(), len(self.batch)
         words = [f"td = td.{self.pick(*UNARY.split())}()", f"td = td.{self.pick(*BINARY.split())}({value})"]
         words += [f"td = td {self.pick(*COMPARISONS.split())} {value}"] * 2 + [
             f"td = {self.pick(2, 0.5)} {self.pick(*'+-*/')} td"
@@ -348,6 +314,15 @@ class Writer:
         words += [
             "td = td.apply(lambda x: x.float().sum(), batch_size=[])",
             "td = td.named_apply(lambda k, x: None if k == 'a' else x)",
+            "td = td.apply(lambda x, y: x + y, td)",
+            "td = td.apply(lambda x, y: x if y is None else x + y, td.select('a', strict=False), default=None)",
+            "td = td.apply(lambda x: x + 1, inplace=True)",
+            f"td = td.apply(lambda x: None, filter_empty={self.pick(True, False, None)})",
+            "td = td.apply(lambda x: x[..., None], call_on_nested=False)",
+            "td = td.named_apply(lambda k, x: x * len(k), nested_keys=True)",
+            f"td = td.apply(lambda x: x.unsqueeze(0), batch_size={[1, *self.batch]})",
+            f"td = td.apply(lambda x: x[None], batch_size={[1, *self.batch]}, names={['q', *[None] * reach]})",
+            "td = td.apply(lambda x: x.clone(), propagate_lock=True)",
         ]
         words += [
             f"td = td.clamp({self.pick('0, 1', 'min=0', 'max=1')})",
@@ -471,6 +446,9 @@ def _child(node: Any, key: str) -> Any:
 
 
 def _number(value: Any) -> str:
+    if isinstance(value, complex) and math.isfinite(abs(value)):
+        size = 10.0 ** math.floor(math.log10(abs(value) or 1))  # digits of the whole, not of each part
+        return f"{round(value.real / size, 3) + 0}+{round(value.imag / size, 3) + 0}i * {size:.3g}"
     return f"{value + 0:.4g}" if isinstance(value, (float, complex)) else repr(value)
 
 
@@ -494,12 +472,20 @@ def outcome(lines: list[str]) -> Any:
     """Run a program and return what it leaves; an error counts with the tree as it was left."""
     space: dict[str, Any] = {}
     exec(PRELUDE, space)
+    at = -1
     try:
         for line in lines:
+            at += 1
             exec(line, space)
+            if type(space["td"]).__name__ not in ("TensorDict", "LazyStackedTensorDict"):
+                break  # what the next words do to a tensor or a string is not asked
     except Exception as error:
-        return {"kind": _error(error), "items": {"root": described(space.get("root"))}}
-    return {"kind": "done", "items": {"td": described(space["td"]), "root": described(space.get("root"))}}
+        return {"kind": _error(error), "at": at, "items": {"root": described(space.get("root"))}}
+    return {
+        "kind": "done",
+        "at": len(lines) - 1,
+        "items": {"td": described(space["td"]), "root": described(space.get("root"))},
+    }
 
 
 def serve() -> None:
@@ -561,11 +547,21 @@ class Pair:
         self.ours, self.theirs = Side(sys.executable), Side(peer)
 
     def compare(self, programs: list[list[str]]) -> list[list[str]]:
-        """Return for each program what differs."""
+        """Return for each program what differs; nothing if a side fails before the last line: that is another cause."""
+        return [
+            sorted(set(differences(*pair))) if min(one["at"] for one in pair) == len(lines) - 1 else []
+            for lines, pair in zip(programs, self.run(programs), strict=True)
+        ]
+
+    def run(self, programs: list[list[str]]) -> list[tuple[Any, Any]]:
         self.ours.send(programs)
         self.theirs.send(programs)
-        pairs = zip(self.ours.receive(), self.theirs.receive(), strict=True)
-        return [sorted(set(differences(mine, other))) for mine, other in pairs]
+        return list(zip(self.ours.receive(), self.theirs.receive(), strict=True))
+
+    def cut(self, programs: list[list[str]]) -> list[list[str]]:
+        """Return the programs up to the line at which the first of the two sides fails."""
+        ends = [min(one["at"] for one in pair) for pair in self.run(programs)]
+        return [lines[: end + 1] for lines, end in zip(programs, ends, strict=True)]
 
     def shortest(self, lines: list[str], found: list[str]) -> list[str]:
         """Return the program without the lines and entries that do not matter for the difference."""
@@ -606,20 +602,17 @@ def word_of(line: str) -> str:
     return operator.group(1) if operator else line
 
 
-def explained(word: str, what: str) -> str | None:
-    """Return the sections that explain all that differs, or None."""
-    found = [
-        next((why for words, part, why in EXPLAINED if re.fullmatch(words, word) and re.fullmatch(part, one)), None)
-        for one in what.split("; ")
-    ]
-    return None if None in found else ", ".join(sorted({why for why in found if why}))
+def reason(word: str, what: str, programs: list[list[str]]) -> str | None:
+    """Return the sentences that explain all that differs in all programs of one cause, or None."""
+    found = [explained(word, part, "\n".join(lines)) for lines in programs for part in what.split("; ")]
+    return None if None in found else " | ".join(sorted({why for why in found if why}))
 
 
 def search(arguments: argparse.Namespace) -> int:
     """Compare random programs, print the causes, and return how many are not explained."""
     sides, groups, counts = Pair(arguments.peer), defaultdict(list), Counter[tuple[str, str]]()
     for start in range(0, arguments.programs, 200):
-        programs = [program(arguments.seed, at) for at in range(start, min(start + 200, arguments.programs))]
+        programs = sides.cut([program(arguments.seed, at) for at in range(start, min(start + 200, arguments.programs))])
         for lines, found in zip(programs, sides.compare(programs), strict=True):
             if not found:
                 continue
@@ -627,11 +620,12 @@ def search(arguments: argparse.Namespace) -> int:
             cause = word_of(short[-1]), "; ".join(found)
             counts[cause] += 1
             groups[cause].append(short)
-    known = {cause: explained(*cause) for cause in counts}
+    known = {cause: reason(*cause, groups[cause]) for cause in counts}
     for cause, count in sorted(counts.items()):
         if known[cause] is None or arguments.all:
             print(f"\n{count} x {cause[0]} -- {cause[1]}" + (f"  [{known[cause]}]" if known[cause] else ""))
-            print("    " + "\n    ".join(min(groups[cause], key=lambda lines: len("".join(lines)))))
+            odd = [lines for lines in groups[cause] if reason(*cause, [lines]) is None] or groups[cause]
+            print("    " + "\n    ".join(min(odd, key=lambda lines: len("".join(lines)))))
     left = sum(why is None for why in known.values())
     print(f"\n{arguments.programs} programs: {counts.total()} differ, from {len(counts)} causes, {left} not explained")
     return left
@@ -650,6 +644,7 @@ def main() -> int:
         return 0
     if arguments.peer is None:
         parser.error("--peer is needed: the interpreter that imports the published package")
+    check()
     return int(search(arguments) > 0)
 
 

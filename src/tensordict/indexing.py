@@ -56,6 +56,12 @@ def plan(index: Any, batch: Batch) -> Plan:
     return _general(index if kind is tuple else (index,), batch)
 
 
+def unled(value: Tensor) -> Tensor:
+    """Return a tensor that is to be written without leading dims of size one: torch's indexing does not mind them."""
+    lead = next((at for at, size in enumerate(value.shape) if size != 1), value.ndim)
+    return value.reshape(value.shape[lead:]) if lead else value
+
+
 def _span(item: slice, size: int) -> int:
     """Return how many rows a slice takes, by sums: `slice.indices` would make the compiler fix a dynamic size."""
     start, stop, step = item.start, item.stop, item.step

@@ -11,7 +11,14 @@ from kinds import KINDS, batched, can_make
 from test_words import test_operands_line_up_with_batch_dims as operands_line_up
 from torch.utils import _pytree as pytree
 
-from tensordict import LazyStackedTensorDict, NonTensorStack, TensorClass, TensorDict
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorStack,
+    TensorClass,
+    TensorDict,
+    is_tensor_collection,
+    lazy_stack,
+)
 
 
 class Pt(TensorClass):
@@ -212,3 +219,97 @@ def test_joins_take_plain_tensors_too() -> None:
     assert torch.equal(TensorDict.cat(parts), torch.cat(parts))
     assert torch.equal(TensorDict.lazy_stack(parts), torch.stack(parts))
     assert torch.equal(TensorDict.maybe_dense_stack(parts), torch.stack(parts))
+
+
+# ---- joins, written values and reductions over leaves
+
+
+@pytest.mark.parametrize("word", [torch.stack, torch.cat, lazy_stack])
+def test_a_tensor_is_not_joined_with_a_tensordict(word: Any) -> None:
+    td = TensorDict({"a": torch.zeros(2)}, [2])
+    for items in ([torch.zeros(2), td], [td, torch.zeros(2)]):
+        with pytest.raises(TypeError, match="expects tensordicts only"):
+            word(items)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_leading_dims_of_size_one_do_not_matter_in_what_is_written(kind: str) -> None:
+    for index, shape in ((1, (1,)), ((0, 2), (1, 1)), (slice(0, 1), (1, 1, 3))):
+        node = KINDS[kind]((2, 3)).select("x")
+        want = node["x"].clone()
+        want[index] = torch.full(shape, 9.0, dtype=want.dtype)
+        node[index] = torch.full(shape, 9.0, dtype=want.dtype)
+        assert torch.equal(node["x"], want)
+
+
+def test_a_number_is_written_in_the_dtype_of_the_leaf() -> None:
+    td = TensorDict({"b": torch.tensor([False, True]), "n": {"i": torch.tensor([1, 2])}}, [2])
+    td.set_at_("b", 0.5, torch.tensor([0, 0])).set_at_(("n", "i"), 7.9, torch.tensor([1]))
+    assert (td["b"].tolist(), td["n", "i"].tolist()) == ([True, True], [1, 7])
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("over", [0, -1, (0, 1)])
+@pytest.mark.parametrize("word", ["std", "var", "mean", "nanmean", "sum", "prod", "amax"])
+def test_a_reduction_over_dims_and_leaves_is_one_reduction(word: str, over: Any, keepdim: bool) -> None:
+    x = torch.tensor([[1.0, 5.0, 2.0], [7.0, 4.0, float("nan") if word == "nanmean" else 9.0]])
+    td = TensorDict({"a": x, "n": {"b": x.flip(0) * 2 + 1}}, [2, 3])
+    dims = tuple(d % 2 for d in (over if isinstance(over, tuple) else (over,)))
+    rows = torch.cat(
+        [v.movedim(dims, tuple(range(len(dims)))).flatten(0, len(dims) - 1) for v in td.values(True, True)]
+    )
+    want = getattr(rows, word)(0)
+    if keepdim:
+        want = want.reshape([1 if d in dims else size for d, size in enumerate((2, 3))])
+    got = getattr(td, word)(over, keepdim=keepdim, reduce=True)
+    assert got.shape == want.shape
+    assert torch.allclose(got, want)
+
+
+def test_apply_gives_its_default_for_a_missing_node_too() -> None:
+    td = TensorDict({"a": 1, "n": {"c": 2, "m": {}}}, [])
+    got = td.apply(lambda x, y: x if y is None else x + y, td.select("a"), default=None)
+    assert (got["a"].item(), got["n", "c"].item()) == (2, 2)
+
+
+def test_a_tensor_stays_when_keys_are_flattened_whatever_counts_as_a_leaf() -> None:
+    td = TensorDict({"a": 1, "n": {"c": 2}}, [])
+    assert list(td.flatten_keys(is_leaf=is_tensor_collection).keys()) == ["a", "n"]
+    assert list(td.keys(True, True, is_leaf=is_tensor_collection)) == ["n"]
+
+
+# ---- stacks whose values differ in shape
+
+
+def ragged() -> LazyStackedTensorDict:
+    return LazyStackedTensorDict(*(TensorDict({"n": {"c": torch.zeros(n), "d": torch.tensor(1)}}) for n in (2, 3)))
+
+
+def test_facts_of_a_ragged_stack_need_no_joined_values() -> None:
+    node = ragged()
+    assert (("n", "c") in node, node.is_empty(), node.dtype, node.depth) == (True, False, None, 1)
+    assert node.bytes() == 2 * 4 + 3 * 4 + 2 * 8
+    mixed = lazy_stack([TensorDict({"a": torch.tensor(True)}), TensorDict({"a": torch.tensor(2)})])
+    assert mixed.bytes() == 1 + 8
+
+
+def test_values_of_a_ragged_stack_can_be_removed() -> None:
+    node = ragged()
+    del node["n", "c"]
+    assert [list(member.keys(True, True)) for member in node.tensordicts] == [[("n", "d")]] * 2
+    with pytest.raises(KeyError, match="'c'"):
+        node.del_(("n", "c"))
+
+
+@pytest.mark.parametrize("kind", ["dense", "lazy0", "lazy1"])
+def test_a_tensor_of_one_number_is_written_in_the_dtype_of_the_leaf(kind: str) -> None:
+    node = KINDS[kind]((2, 3)).select("x")
+    want, mask = node["x"].clone(), torch.tensor([[True, False, True], [False, False, True]])
+    node[mask] = torch.tensor(2)
+    want[mask] = torch.tensor(2)
+    assert torch.equal(node["x"], want)
+
+
+def test_a_number_is_written_to_rows_of_a_nested_node() -> None:
+    td = TensorDict({"n": TensorDict({"q": torch.zeros(2, 3)}, [2, 3])}, [2])
+    assert td.set_at_("n", 1, 0)["n", "q"].tolist() == [[1, 1, 1], [0, 0, 0]]

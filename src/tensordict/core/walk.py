@@ -68,7 +68,7 @@ def places(
             found.append((node, (*path, key)))
             continue
         at = (*path, key)
-        if deep:
+        if deep and isinstance(child, Core):
             places(child, want, at, found)
         if not leaves_only:
             found.append((node, at))
@@ -83,8 +83,22 @@ def count(node: Core, want: tuple[bool, bool, IsLeaf]) -> int:
     total = 0
     for _, child in node._looks():
         leaf = is_leaf(type(child))
-        total += (leaf or not leaves_only) + (deep and not leaf and count(child, want))
+        total += (leaf or not leaves_only) + (deep and not leaf and isinstance(child, Core) and count(child, want))
     return total
+
+
+def leaves(node: Any) -> list[Tensor]:
+    """Return the leaves of a node, those of the members of a lazy stack one by one."""
+    found: list[Tensor] = []
+
+    def take(v: Any) -> None:
+        if isinstance(v, Core):
+            v._fold(take, list)
+        else:
+            found.append(v)
+
+    take(node)
+    return found
 
 
 class View:
@@ -238,7 +252,7 @@ class Visit(NamedTuple):
     def _all_keys(self, node: Any, others: tuple[Any, ...]) -> list[str]:
         own = list(node._keys())
         return (
-            list(dict.fromkeys([*own, *(k for other in others for k in other._keys())]))
+            list(dict.fromkeys([*own, *(k for other in others if isinstance(other, Core) for k in other._keys())]))
             if self.default is not NO_DEFAULT
             else own
         )

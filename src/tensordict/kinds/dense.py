@@ -14,7 +14,7 @@ from tensordict.core import coerce
 from tensordict.core.core import PRESENTED, Core
 from tensordict.core.facts import Facts
 from tensordict.dims import memo
-from tensordict.indexing import Plan, check_rows
+from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
@@ -209,10 +209,7 @@ class TensorDict(TensorDictBase):
         """Say a call that treats rows alike to each child."""
         try:
             return {k: call(v) for k, v in self._dict.items()}
-        except (
-            RuntimeError,
-            ValueError,
-        ):  # torch knows few of these calls for nested tensors; whatever else fails, fails again
+        except (RuntimeError, ValueError):  # torch knows few of these calls for nested tensors
             return told(self._dict, call)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
@@ -317,12 +314,13 @@ class TensorDict(TensorDictBase):
     def _pour(self, plan: Plan, value: Any) -> None:
         """Write a number or a tensor to rows of every leaf; it means nothing to non-tensors."""
         if isinstance(value, Tensor) and value.ndim:
+            value = unled(value)
             self._admit(plan, value)
         for v in self._dict.values():
             if is_nested(v):
                 write_rows(v, plan.items, value)
             elif not getattr(v, "_is_non_tensor", False):
-                v[plan.items] = value
+                v[plan.items] = _in_dtype(value, v)
 
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
@@ -548,6 +546,12 @@ def _packed(child: Any) -> Any:
     """Return a child as it is pickled: a mapped leaf as the name of its file."""
     sent = handle(child) if isinstance(child, Tensor) else None
     return child if sent is None else sent
+
+
+def _in_dtype(value: Any, leaf: Any) -> Any:
+    """Return a tensor of one number in the dtype of a leaf that can hold it: torch writes it so where a mask is."""
+    one = isinstance(value, Tensor) and isinstance(leaf, Tensor) and not value.ndim
+    return value.to(leaf.dtype) if one and torch.can_cast(value.dtype, leaf.dtype) else value
 
 
 def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:

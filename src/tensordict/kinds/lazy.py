@@ -16,7 +16,7 @@ from tensordict import dims, errors
 from tensordict.aliases import NO_DEFAULT, Batch, Call, DeviceLike, Names, NestedKey, Rule, SizeLike
 from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
-from tensordict.indexing import Plan, check_rows
+from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.dense import _at_once
 from tensordict.kinds.route import Route
@@ -534,7 +534,7 @@ class LazyStackedTensorDict(TensorDictBase):
     def _fitted(self, value: Any, batch: Batch) -> Any:
         """Return what is written with the batch of the rows that it is written to; numbers stay as they are."""
         if isinstance(value, Tensor) and value.ndim and -1 not in batch:
-            value = self._dense_kind(_poured(self, value), ())
+            value = self._dense_kind(_poured(self, unled(value)), ())
         if not isinstance(value, Core) or value._meta.batch == batch or -1 in batch:
             return value
         present, depth = self._keys(), len(self._meta.batch) - 1

@@ -186,7 +186,7 @@ class Convert(Facts):
             >>> TensorDict({"x": 1, "y": 2}).dtype
             torch.int64
         """
-        found = {leaf.dtype for leaf in self.values(True, True)}  # type: ignore[attr-defined]
+        found = {leaf.dtype for leaf in walk.leaves(self)}
         return found.pop() if len(found) == 1 else None
 
     def param_count(self, *, count_duplicates: bool = True) -> int:
@@ -617,7 +617,7 @@ class Convert(Facts):
             >>> TensorDict({"a": {"b": {"c": 1}}}).depth
             2
         """
-        return max((len(path) - 1 for path, _ in walk.pairs(self, True, False, walk.default_is_leaf)), default=0)
+        return max((len(at) - 1 for _, at in walk.places(self, (True, False, walk.default_is_leaf), (), [])), default=0)
 
 
 class LinkedList(list[Any]):
@@ -670,7 +670,7 @@ class LinkedList(list[Any]):
 
 
 def _leaves(node: Any, count_duplicates: bool) -> list[Tensor]:
-    leaves = list(node.values(True, True))
+    leaves = walk.leaves(node)
     return leaves if count_duplicates else list({id(leaf): leaf for leaf in leaves}.values())
 
 

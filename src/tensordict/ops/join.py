@@ -34,8 +34,8 @@ def stack(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         >>> torch.stack([TensorDict({"x": 1}), TensorDict({"x": 2})])["x"]
         tensor([1, 2])
     """
-    if len(input) and isinstance(input[0], Tensor):
-        return torch.stack(list(input), dim, out=out)
+    if _tensors(input):
+        return _joined(torch.stack, input, dim, out)  # type: ignore[no-any-return]
     if settings.lazy_legacy():
         return lazy_stack(input, dim, out=out)  # type: ignore[no-any-return]
     items = _nodes(input, "stack")
@@ -63,8 +63,8 @@ def cat(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
         >>> torch.cat([td, td])["x"]
         tensor([0, 1, 0, 1])
     """
-    if len(input) and isinstance(input[0], Tensor):
-        return torch.cat(list(input), dim, out=out)
+    if _tensors(input):
+        return _joined(torch.cat, input, dim, out)  # type: ignore[no-any-return]
     items = _nodes(input, "cat")
     first = items[0]
     return into(out, type(first)._cat(items, dims.wrap(dim, len(first._meta.batch))))  # type: ignore[no-any-return]
@@ -84,8 +84,8 @@ def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         >>> lazy_stack([TensorDict({"x": torch.zeros(n)}) for n in (2, 3)])[1]["x"].shape
         torch.Size([3])
     """
-    if len(input) and isinstance(input[0], Tensor):
-        return torch.stack(list(input), dim, out=out)
+    if _tensors(input):
+        return _joined(torch.stack, input, dim, out)
     items = _nodes(input, "lazy_stack")
     d = dims.wrap(dim, len(items[0]._meta.batch) + 1)
     return into(out, items[0]._lazily(items, d))
@@ -109,6 +109,15 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) ->
         return stack(input, dim, out=out)
     except (errors.ShapeMismatch, errors.KeysMismatch):
         return lazy_stack(input, dim, out=out)
+
+
+def _tensors(items: Sequence[Any]) -> bool:
+    """Tell whether these are torch's alone to join; a node among tensors is refused by `_nodes`."""
+    return bool(len(items)) and isinstance(items[0], Tensor) and not any(isinstance(item, Core) for item in items)
+
+
+def _joined(word: Any, items: Any, dim: int, out: Any) -> Any:
+    return word(list(items), dim, out=out)
 
 
 def _nodes(items: Sequence[Any], word: str) -> list[Any]:

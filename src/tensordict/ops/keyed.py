@@ -274,7 +274,8 @@ class Keyed(Facts):
         for part in path:
             node = enter(node, part)
         node._gate("delete key {!r}", key)
-        node._get(last)
+        if last not in node._keys():
+            raise errors.missing_key(last, node._keys(), type(node).__name__)
         node._del(last)
         return self
 
@@ -325,8 +326,11 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        node._get(last)
-        _update_rows(node, index, {last: value}, {})
+        child: Any = node._get(last)
+        if isinstance(child, Core) and not (child._is_non_tensor or isinstance(value, Core)):
+            child[index] = value  # type: ignore[index]
+        else:
+            _update_rows(node, index, {last: value}, {})
         return self
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
@@ -747,12 +751,19 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any], chose
         for key in entries:
             if key not in self:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
+            entries[key] = _of_dtype(entries[key], self.get(key))
         value = self._dense_kind(entries, written_batch(entries, plan.batch))
     if chosen is not None:
         value = value.select(*chosen, strict=False)
     _need_keys(self, value)
     self._write(plan, value)
     return self
+
+
+def _of_dtype(value: Any, leaf: Any) -> Any:
+    """Return a number as torch writes it into a leaf; anything else stays what it is."""
+    number = isinstance(value, (bool, int, float, complex)) and isinstance(leaf, Tensor)
+    return leaf.new_full((), value) if number else value
 
 
 def _any_is_leaf(kind: type) -> bool:

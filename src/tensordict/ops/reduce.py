@@ -108,20 +108,6 @@ def _over_all(self: Any, name: str, keepdim: bool, kwargs: dict[str, Any]) -> An
     return self._reduce(call, (1,) * self.ndim, self._meta.names)
 
 
-def _leaves(node: Any) -> list[Tensor]:
-    """Return the leaves of a node, those of the members of a lazy stack one by one."""
-    found: list[Tensor] = []
-
-    def take(v: Any) -> None:
-        if isinstance(v, Core):
-            v._fold(take, list)
-        else:
-            found.append(v)
-
-    take(node)
-    return found
-
-
 def _over_features(self: Any, name: str, dim: str, kwargs: dict[str, Any]) -> Any:
     if dim != "feature":
         raise ValueError(f"dim must be batch dims or 'feature', got {dim!r}")
@@ -143,14 +129,27 @@ def _rows(leaf: Tensor, n: int) -> Tensor:
 def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
     """Return a reduction over the leaves too, to one tensor."""
     if dim is None:
-        rows, at = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)]), 0
+        rows, at = torch.cat([leaf.reshape(-1) for leaf in walk.leaves(self)]), 0
     elif isinstance(dim, str):
         n = self.ndim
         rows, at = torch.cat([_rows(leaf, n) for leaf in self.values(True, True)], n), n
     else:
-        parts = list((self if dim == () else _reduced(self, name, dim, keepdim, kwargs)).values(True, True))
-        rows, at = torch.stack(torch.broadcast_tensors(*parts)), 0
+        return _over_dims_and_leaves(self, name, (dim,) if isinstance(dim, int) else tuple(dim), keepdim, kwargs)
     return getattr(rows, name)(dim=at, **kwargs)  # type: ignore[no-any-return]
+
+
+def _over_dims_and_leaves(self: Any, name: str, dim: tuple[int, ...], keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
+    """Return a reduction over batch dims and leaves at once: a deviation of deviations would be something else."""
+    over = dims.wrap_all(dim, self.ndim)
+    leaves = list(self.values(True, True))
+    most, n = max((leaf.ndim for leaf in leaves), default=0), self.ndim
+    wide = [leaf.reshape(leaf.shape[:n] + (1,) * (most - leaf.ndim) + leaf.shape[n:]) for leaf in leaves]
+    first = (0, *(d + 1 for d in over))
+    rows = torch.stack(torch.broadcast_tensors(*wide)).movedim(first, tuple(range(len(first)))).flatten(0, len(over))
+    result = getattr(rows, name)(dim=0, **kwargs)
+    for d in sorted(over) if keepdim else ():
+        result = result.unsqueeze(d)
+    return result  # type: ignore[no-any-return]
 
 
 class Reduce(Facts):
@@ -367,7 +366,7 @@ class Reduce(Facts):
             tensor(2.)
         """
         if reduce:
-            every = torch.cat([leaf.reshape(-1) for leaf in _leaves(self)])
+            every = torch.cat([leaf.reshape(-1) for leaf in walk.leaves(self)])
             return every.quantile(q, interpolation=interpolation)
         if isinstance(dim, str):
             made = _over_features(self, "quantile", dim, {"q": q, "interpolation": interpolation})

@@ -120,7 +120,7 @@ class Structure(Keyed):
             >>> list(TensorDict({"a": {"b": 1}}).flatten_keys(".").keys())
             ['a.b']
         """
-        leaf = walk.is_leaf_nontensor if is_leaf is None else is_leaf
+        leaf = walk.is_leaf_nontensor if is_leaf is None else lambda kind: is_leaf(kind) or not issubclass(kind, Core)
         made = _restructured(self, lambda node: _flat(node, separator, leaf), inplace, "flatten keys")
         return leads_back(made, self, "unflatten_keys", separator)
 
