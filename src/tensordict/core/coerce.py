@@ -35,13 +35,16 @@ def child(key: Any, value: Any, meta: Meta) -> Any:
             return _node(key, value, meta)
     if type(value) is not Tensor and hasattr(value, "_held"):
         return _node(key, value._held(meta), meta)
-    batch, shape = meta.batch, shape_of(value) if value.is_nested else value.shape
-    # one size is compared faster than a slice of sizes is made
-    if (not shape or shape[0] != batch[0]) if len(batch) == 1 else shape[: len(batch)] != batch:
-        raise errors.batch_mismatch(key, batch, tuple(shape))
+    _fit(key, shape_of(value) if value.is_nested else value.shape, meta.batch)
     if meta.device is not None and value.device != meta.device:
         return value.to(meta.device)
     return value
+
+
+def _fit(key: Any, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    """Raise unless a shape begins with a batch size; one size is compared faster than a slice of sizes is made."""
+    if (not shape or shape[0] != batch[0]) if len(batch) == 1 else shape[: len(batch)] != batch:
+        raise errors.batch_mismatch(key, batch, tuple(shape))
 
 
 def children(found: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
