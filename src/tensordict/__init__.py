@@ -8,6 +8,7 @@ from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.kinds.persistent import PersistentTensorDict
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.parallel import WorkerError
@@ -55,6 +56,7 @@ __all__ = [
     "NestedKey",
     "NonTensorData",
     "NonTensorStack",
+    "PersistentTensorDict",
     "TensorClass",
     "TensorCollection",
     "TensorDict",
