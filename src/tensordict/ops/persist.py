@@ -148,7 +148,7 @@ def _sized(node: Any, auto: bool, batch_dims: int | None, batch_size: SizeLike |
 def common_batch(room: Arrays) -> Batch:
     """Return the leading dims that all leaves of a stored tree share."""
     shapes = []
-    for key in room.keys():
+    for key in list(room.keys()):
         slot = room.slot(key)
         if slot is None:
             shapes.append(common_batch(room.child(key)))

@@ -2,8 +2,8 @@
 
     index --cut--> selection (slices, one list of increasing rows) --store--> block --the rest of the index--> rows
 
-A group is a node, an array of numbers a leaf, and an array of texts a non-tensor: one value, or a column with one a row.
-Reading rows reads only those rows.
+A group is a node, an array of numbers a leaf, and an array of texts a non-tensor: one value, or a column with one a
+row. Reading rows reads only those rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ VALUE, STACK, STRING = "__tensordict_non_tensor__", "__tensordict_stack__", "__t
 
 _NUMPY = {
     getattr(torch, name): numpy.dtype(name)
-    for name in "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+    for name in (
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+    )
 }
 _TORCH = {str(dtype): torch_dtype for torch_dtype, dtype in _NUMPY.items()}
 _CARRIERS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
@@ -79,7 +81,7 @@ class Store(Protocol):
 
 
 class Terms(NamedTuple):
-    """What holds for a whole tree: whether pickles are taken, where leaves go, whether one value is written to each row."""
+    """What holds for a whole tree: are pickles taken, where do leaves go, is one value written to each row."""
 
     allow_pickle: bool = False
     device: torch.device | None = None
@@ -193,8 +195,8 @@ def encoding_of(values: Iterable[Any], allow_pickle: bool) -> str:
             if allow_pickle:
                 return "pickle"
             raise TypeError(
-                f"cannot store {value!r} of type {type(value).__name__}: it is neither a tensor nor what JSON can hold; "
-                f"pass allow_pickle=True to pickle it"
+                f"cannot store {value!r} of type {type(value).__name__}: it is neither a tensor nor what JSON can hold"
+                f"; pass allow_pickle=True to pickle it"
             )
     return best
 
@@ -349,12 +351,11 @@ class Arrays:
 
     def _entries(self) -> dict[str, Slot | Arrays]:
         if self._listed is None:
-            group = self.store.root()
-            if self.place:
-                group = group[self.place] if self.place in group else None
-            if group is None:
+            root = self.store.root()
+            if self.place and self.place not in root:
                 self._listed = {}
                 return self._listed
+            group = root[self.place] if self.place else root
             marks = self.store.marks(group)
             found = {
                 self._key(name, member, META in marks): (name, member) for name, member in self.store.members(group)
