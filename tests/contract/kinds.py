@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    PersistentTensorDict,
+    TensorClass,
+    TensorDict,
+)
+
+_files, _folder = itertools.count(), tempfile.TemporaryDirectory()
 
 
 class Point(TensorClass):
@@ -69,6 +80,18 @@ def shared(batch: tuple[int, ...]) -> TensorDict:
     return dense(batch).share_memory_()
 
 
+def persistent(batch: tuple[int, ...]) -> PersistentTensorDict:
+    """Return the data in an HDF5 file."""
+    return dense(batch).to_h5(f"{_folder.name}/{next(_files)}.h5")
+
+
+def window(batch: tuple[int, ...]) -> Any:
+    """Return the data as rows of a larger dataset in an HDF5 file."""
+    rows = dense((batch[0] + 2, *batch[1:]))
+    rows[1:-1] = dense(batch)
+    return persistent(rows.batch_size).update(rows)[1:-1]
+
+
 KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "dense": dense,
     "lazy0": _lazy(0),
@@ -78,6 +101,8 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "tensorclass_of_lazy": tensorclass_of_lazy,
     "mapped": mapped,
     "shared": shared,
+    "persistent": persistent,
+    "window": window,
 }
 """Every kind by name; each maker takes a batch size (lazy kinds need a size of at least one along their dim)."""
 
@@ -93,6 +118,9 @@ def node_class(node: Any) -> str:
     """Return the class of a node, through the facade of a tensorclass."""
     return type(node._inner if isinstance(node, TensorClass) else node).__name__
 
+
+STORED = ("persistent", "window")
+"""Kinds whose values are read when they are asked for: words that compute give dense nodes."""
 
 LEAVES = ("x", "n", ("inner", "y"), ("inner", "b"))
 

@@ -16,7 +16,7 @@ from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
 from tensordict.kinds.window import Stored
 from tensordict.meta import Meta, as_batch
-from tensordict.ops.persist import BACKENDS, common_batch, stored
+from tensordict.ops.persist import common_batch, opened, stored
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.arrays import Arrays, Slot, Terms, encoding_of, require_plain
 from tensordict.storage.base import Record
@@ -89,15 +89,13 @@ class PersistentTensorDict(Stored):
             raise RuntimeError(f"give a filename or a group, and not both; got filename={filename!r}, group={group!r}")
         if mode not in _MODES:
             raise ValueError(f"mode must be one of {list(_MODES)}, got {mode!r}")
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {list(BACKENDS)}, got {backend!r}")
-        if backend == "h5" and self.LOCKING is not None:
-            kwargs.setdefault("locking", self.LOCKING)
-        terms = Terms(bool(allow_pickle), None if device is None else torch.device(device), non_tensor_as_stack)
-        store, place = BACKENDS[backend], ""
-        if group is not None and backend == "h5":
-            filename, place = group.file, group.name.strip("/")
-        room = Arrays(store(group if filename is None else filename, mode, kwargs), place, terms)
+        place = ""
+        if backend == "h5":
+            kwargs = {"locking": self.LOCKING, **kwargs} if self.LOCKING is not None else kwargs
+            if group is not None:
+                group, place = group.file, group.name.strip("/")
+        terms = Terms(bool(allow_pickle), _device(device), non_tensor_as_stack)
+        room = Arrays(opened(backend, group if filename is None else filename, mode, kwargs), place, terms)
         self._settle(room, None if batch_size is None else as_batch(batch_size))
         if validate_batch_size:
             self._check()
@@ -168,13 +166,11 @@ class PersistentTensorDict(Stored):
             >>> batch_size
             torch.Size([3])
         """
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {list(BACKENDS)}, got {backend!r}")
         td: Any = input_dict
         if not isinstance(td, Core) or auto_batch_size or batch_size is not None:
             auto = batch_size is None
             td = cls._dense_kind.from_dict(td, auto_batch_size=auto, batch_size=batch_size, batch_dims=batch_dims)
-        terms = Terms(bool(allow_pickle), None if device is None else torch.device(device))
+        terms = Terms(bool(allow_pickle), _device(device))
         node: Self = stored(td, backend, filename, terms, kwargs)
         return node
 
@@ -379,6 +375,10 @@ class PersistentTensorDict(Stored):
         for child in self._nodes():
             if isinstance(child, Facts) and child._meta.batch[: len(batch)] != batch:
                 child._set_batch(batch)
+
+
+def _device(device: DeviceLike) -> torch.device | None:
+    return None if device is None else torch.device(device)
 
 
 def _record(room: Arrays) -> Record | None:

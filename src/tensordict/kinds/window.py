@@ -34,6 +34,9 @@ class Stored(TensorDictBase):
         children = {key: v if isinstance(v, Tensor) else v._dense() for key, v in self._raw_pairs()}
         return _of(children, self._meta)
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._dense()
+
     def _map(self, call: Call, many: Call | None = None) -> Any:
         return self._dense()._map(call, many)
 
@@ -61,7 +64,8 @@ class Stored(TensorDictBase):
         before, start, parts = (slice(None),) * dim, 0, []
         for batch in batches:
             stop = start + (batch[dim] if len(batch) == self.ndim else 1)
-            parts.append(self[(*before, slice(start, stop) if len(batch) == self.ndim else start)])
+            rows: Any = slice(start, stop) if len(batch) == self.ndim else start
+            parts.append(self[(*before, rows)])
             start = stop
         return tuple(parts)
 
@@ -142,7 +146,7 @@ class Window(Stored):
         self._meta = Meta(plan.batch, source._meta.device, kept if kept and any(kept) else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _window, (self._source, self._view.items)
+        return _window, (self._source, self._view.items, self._meta)
 
     @property
     def _locked(self) -> bool:  # type: ignore[override]
@@ -195,8 +199,8 @@ class Window(Stored):
         return self
 
 
-def _window(source: Any, items: tuple[Any, ...]) -> Any:
-    return source[items or ...]
+def _window(source: Any, items: tuple[Any, ...], meta: Meta) -> Any:
+    return Window(source, source._plan(items))._stamp(meta)
 
 
 def through(first: tuple[Any, ...], then: tuple[Any, ...], batch: Batch) -> tuple[Any, ...] | None:
@@ -205,21 +209,21 @@ def through(first: tuple[Any, ...], then: tuple[Any, ...], batch: Batch) -> tupl
     >>> through((slice(10, 20), 3), (slice(None, None, 2),), (100, 5))
     (slice(10, 20, 2), 3)
     """
-    if any(item is None or isinstance(item, bool) for item in (*first, *then)):
+    if not all(map(_simple, first)) or any(item is None or isinstance(item, bool) for item in then):
         return None
-    rest, both = list(then), []
-    for dim, size in enumerate(batch):
-        item = first[dim] if dim < len(first) else slice(None)
-        if isinstance(item, Tensor) and item.ndim > 1:
-            return None
+    rest, both = iter(then), []
+    for item, size in zip((*first, *[slice(None)] * (len(batch) - len(first))), batch):
         if isinstance(item, slice):
-            both.append(_pick(range(size)[item], rest.pop(0) if rest else slice(None)))
-        elif isinstance(item, Tensor) and item.ndim:
-            both.append(item[rest.pop(0)] if rest else item)
+            both.append(_pick(range(size)[item], next(rest, slice(None))))
         else:
-            both.append(item)
+            both.append(item[next(rest, slice(None))] if isinstance(item, Tensor) and item.ndim else item)
     tensors = [item for item in both if isinstance(item, Tensor) and item.ndim]
     return None if len(tensors) > 1 else tuple(both)
+
+
+def _simple(item: Any) -> bool:
+    """Tell whether an item of an index takes one dim and gives at most one."""
+    return not (item is None or isinstance(item, bool) or (isinstance(item, Tensor) and item.ndim > 1))
 
 
 def _pick(rows: range, item: Any) -> Any:

@@ -18,7 +18,7 @@ from tensordict.storage.zarr import Zarr
 if TYPE_CHECKING:
     pass
 
-BACKENDS: dict[str, Any] = {"h5": HDF5, "zarr": Zarr}
+_STORES: dict[str, Any] = {"h5": HDF5, "zarr": Zarr}
 
 
 class Persist(Facts):
@@ -157,21 +157,28 @@ def common_batch(room: Arrays) -> Batch:
     return dims.common(shapes)
 
 
+def opened(backend: str, target: Any, mode: str, options: dict[str, Any]) -> Store:
+    """Return an open file or store."""
+    if backend not in _STORES:
+        raise ValueError(f"backend must be one of {list(_STORES)}, got {backend!r}")
+    store: Store = _STORES[backend](target, mode, options)
+    return store
+
+
 def stored(node: Any, backend: str, target: Any, terms: Terms, options: dict[str, Any]) -> Any:
     """Write a node to a store and return it as it lies there.
 
     A local file or folder is written beside its place and renamed: who reads the place finds the old one or the new.
     """
-    opened = BACKENDS[backend]
     if not isinstance(target, (str, os.PathLike)) or "://" in os.fspath(target):
-        room = Arrays(opened(target, "w", options), "", terms)
+        room = Arrays(opened(backend, target, "w", options), "", terms)
         node._place(room, backend, True)
         return open_room(room)
     path = os.path.abspath(os.fspath(target))
     beside = os.path.join(os.path.dirname(path), f"%%{os.getpid()}-{os.path.basename(path)}")
     store: Store | None = None
     try:
-        store = opened(beside, "w", options)
+        store = opened(backend, beside, "w", options)
         node._place(Arrays(store, "", terms), backend, True)
         store.close()
         _replace(beside, path)
@@ -180,7 +187,7 @@ def stored(node: Any, backend: str, target: Any, terms: Terms, options: dict[str
             store.close()
         _remove(beside)
         raise
-    return open_room(Arrays(opened(path, "r" if path.endswith(".zip") else "r+", options), "", terms))
+    return open_room(Arrays(opened(backend, path, "r" if path.endswith(".zip") else "r+", options), "", terms))
 
 
 def _replace(new: str, path: str) -> None:

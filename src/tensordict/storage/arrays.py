@@ -233,7 +233,7 @@ class Slot:
         self.dtype = torch.uint8 if self.encoding else _DTYPES[name] if name else self._own_dtype(array.dtype)
 
     def _own_dtype(self, dtype: Any) -> torch.dtype:
-        found = _TORCH.get(str(dtype.newbyteorder("=")))
+        found: torch.dtype | None = _TORCH.get(str(dtype.newbyteorder("=")))
         if found is None:
             raise TypeError(f"{self._path!r} in {self._store.path!r} holds {dtype}, a dtype that torch lacks")
         return found
@@ -401,7 +401,7 @@ class Arrays:
         return Record(
             str(raw.get("kind", "dense")),
             None if batch is None else tuple(batch),
-            None,
+            raw.get("device"),
             None if names is None else tuple(names),
             raw.get("class"),
             None,
@@ -419,6 +419,7 @@ class Arrays:
             "batch_size": None if record.batch is None else list(record.batch),
             "version": FORMAT,
             "kind": None if record.kind == "dense" else record.kind,
+            "device": record.device,
             "names": None if record.names is None else list(record.names),
             "class": record.cls,
             "stack_dim": record.stack_dim,

@@ -52,6 +52,8 @@ class HDF5:
     def __init__(self, path: Any, mode: str, options: dict[str, Any]) -> None:
         h5py = library()
         self.age, self._pid = 0, os.getpid()
+        self._path: str
+        self.mode: str
         self._for_file = {name: value for name, value in options.items() if name in _OF_FILES}
         self._for_arrays = {name: value for name, value in options.items() if name not in _OF_FILES}
         if isinstance(path, h5py.File):
