@@ -339,6 +339,13 @@ class PersistentTensorDict(Stored):
         for key, theirs in value._raw_pairs():
             self._write_child(key, plan, theirs)
 
+    def _admit(self, plan: Plan, value: Any) -> None:
+        super()._admit(plan, value)
+        for key, theirs in value._looks() if isinstance(value, Core) else ():
+            objects = key in self._keys() and self._look(key)._is_non_tensor if isinstance(theirs, Core) else False
+            if objects and not theirs._is_non_tensor:
+                raise TypeError(f"cannot write at key {key!r}: expected objects, one a row, got {theirs!r}")
+
     def _write_child(self, key: str, plan: Plan, theirs: Any) -> None:
         slot = self._slot(key)
         if slot is None:

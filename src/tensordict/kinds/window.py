@@ -65,7 +65,8 @@ class Stored(TensorDictBase):
         for batch in batches:
             stop = start + (batch[dim] if len(batch) == self.ndim else 1)
             rows: Any = slice(start, stop) if len(batch) == self.ndim else start
-            parts.append(self[(*before, rows)])
+            at = (*before, rows)
+            parts.append(self[at])
             start = stop
         return tuple(parts)
 
@@ -149,7 +150,7 @@ class Window(Stored):
         return _window, (self._source, self._view.items, self._meta)
 
     @property
-    def _locked(self) -> bool:  # type: ignore[override]
+    def _locked(self) -> bool:
         return bool(self._source._locked)
 
     @_locked.setter
@@ -211,14 +212,19 @@ def through(first: tuple[Any, ...], then: tuple[Any, ...], batch: Batch) -> tupl
     """
     if not all(map(_simple, first)) or any(item is None or isinstance(item, bool) for item in then):
         return None
+    if len(_lists(first)) > 1:  # paired, row by row
+        return None
     rest, both = iter(then), []
     for item, size in zip((*first, *[slice(None)] * (len(batch) - len(first))), batch):
         if isinstance(item, slice):
             both.append(_pick(range(size)[item], next(rest, slice(None))))
         else:
             both.append(item[next(rest, slice(None))] if isinstance(item, Tensor) and item.ndim else item)
-    tensors = [item for item in both if isinstance(item, Tensor) and item.ndim]
-    return None if len(tensors) > 1 else tuple(both)
+    return None if len(_lists(both)) > 1 else tuple(both)
+
+
+def _lists(items: Iterable[Any]) -> list[Tensor]:
+    return [item for item in items if isinstance(item, Tensor) and item.ndim]
 
 
 def _simple(item: Any) -> bool:

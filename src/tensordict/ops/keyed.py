@@ -268,7 +268,7 @@ class Keyed(Facts):
         for part in path:
             node = enter(node, part)
         node._gate("delete key {!r}", key)
-        node._get(last)
+        _require(node, last)
         node._del(last)
         return self
 
@@ -295,7 +295,7 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        node._get(last)
+        _require(node, last)
         with _named(key):
             node._write(node._plan(()), node._dense_kind({last: item}, node._meta.batch))
         return self
@@ -319,7 +319,7 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        node._get(last)
+        _require(node, last)
         _update_rows(node, index, {last: value}, {})
         return self
 
@@ -640,6 +640,13 @@ class Keyed(Facts):
             return None
         meta = self._meta if visit.batch is None else Meta(visit.batch, self._meta.device)
         return self._like(coerce.children(children, meta), meta)
+
+
+def _require(node: Any, key: str) -> None:
+    """Raise unless a node has a key, without reading the value."""
+    keys = node._keys()
+    if key not in keys:
+        raise errors.missing_key(key, keys, type(node).__name__)
 
 
 def enter(node: Any, key: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tensordict import dims
@@ -147,14 +148,16 @@ def _sized(node: Any, auto: bool, batch_dims: int | None, batch_size: SizeLike |
 
 def common_batch(room: Arrays) -> Batch:
     """Return the leading dims that all leaves of a stored tree share."""
-    shapes = []
+    return dims.common(list(_shapes(room)))
+
+
+def _shapes(room: Arrays) -> Iterator[Batch]:
     for key in list(room.keys()):
         slot = room.slot(key)
         if slot is None:
-            shapes.append(common_batch(room.child(key)))
+            yield from _shapes(room.child(key))
         elif slot.encoding is None:
-            shapes.append(slot.shape)
-    return dims.common(shapes)
+            yield slot.shape
 
 
 def opened(backend: str, target: Any, mode: str, options: dict[str, Any]) -> Store:

@@ -322,9 +322,7 @@ def node_home(room: Any, kind: str) -> NodeHome:
 
 def open_room(room: Any) -> Any:
     """Return the node that lies in a room."""
-    kind = room.meta.kind
-    if kind == "dense" and not room.resident:
-        kind = "persistent"
+    kind = room.meta.kind if room.resident or not room.is_plain() else "persistent"
     if kind not in LOADERS:
         raise ValueError(f"{room.path!r} holds a node of the unknown kind {kind!r}")
     return LOADERS[kind](room)

@@ -120,7 +120,7 @@ def cut(items: Items, shape: Sequence[int], exact: bool = False) -> tuple[Items,
     for item in items:
         if item is None or isinstance(item, bool):
             local.append(item)
-            tensors += item is False
+            tensors += 2 * (item is False)
             continue
         size = shape[len(selection)]
         if isinstance(item, slice):
@@ -379,6 +379,14 @@ class Arrays:
 
     # ---- the record
 
+    def _marks(self) -> dict[str, Any]:
+        root = self.store.root()
+        return self.store.marks(root[self.place] if self.place else root)
+
+    def is_plain(self) -> bool:
+        """Tell whether this is a group that no record gives another kind than that of a dense node."""
+        return self._slot is None and "kind" not in (self._marks().get(META) or ())
+
     @property
     def meta(self) -> Record:
         if self._slot is not None:
@@ -386,8 +394,7 @@ class Arrays:
             if self._slot.whole:
                 return Record("non-tensor", None, None, data=values[0])
             return Record("non-tensor-stack", tuple(rows.shape), None, data=_nest(values, rows.shape), stack_dim=0)
-        root = self.store.root()
-        raw = self.store.marks(root[self.place] if self.place else root).get(META)
+        raw = self._marks().get(META)
         if raw is None:
             raise KeyError(f"{self.place or '/'!r} in {self.path!r} has no record; it was not written as a tensordict")
         if not isinstance(raw, dict) or type(raw.get("version")) is not int:
