@@ -19,7 +19,15 @@ import torch
 import tensordict
 import tensordict.base
 import tensordict.utils
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, lazy_stack
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    PersistentTensorDict,
+    TensorClass,
+    TensorDict,
+    lazy_stack,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -45,9 +53,12 @@ frac() frac_() from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_dict_instance(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_list(input,auto_batch_size,batch_size,device,batch_dims,names,lazy)
+from_h5(filename,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
 from_pytree(pytree,batch_size,auto_batch_size,batch_dims) from_schema(schema,batch_size,storage,device,prefix)
-from_tuple(obj,auto_batch_size,batch_dims,device,batch_size) fromkeys(keys,value) gather(dim,index) get(key,default)
+from_tuple(obj,auto_batch_size,batch_dims,device,batch_size)
+from_zarr(filename,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack,allow_pickle) fromkeys(keys,value)
+gather(dim,index) get(key,default)
 get_at(key,index,default) get_item_shape(key) get_non_tensor(key,default) grad half(cast_filter)
 index_select(dim,index) int(cast_filter) int16(cast_filter) int32(cast_filter) int64(cast_filter) int8(cast_filter)
 is_contiguous() is_cpu is_cuda is_empty() is_floating_point() is_locked is_memmap() is_meta is_non_tensor(key)
@@ -87,8 +98,8 @@ sqrt() sqrt_() square() square_() squeeze(dim) stack(input,dim,out) stack_from_t
 stack_tensors(out_key,dim,keep_entries) state_dict(destination,prefix,keep_vars,flatten) std(dim,keepdim,reduce)
 sub(other,alpha,default) sub_(other,alpha) sum(dim,keepdim,reduce) swapaxes(dim0,dim1) swapdims(dim0,dim1) tan()
 tan_() tanh() tanh_() tensor_split(indices_or_sections,dim) tile(dims) to()
-to_dict(retain_none,convert_tensors,tolist_first) to_lazystack(dim) to_namedtuple(dest_cls)
-to_padded_tensor(padding,mask_key) to_pytree() to_tensordict(retain_none)
+to_dict(retain_none,convert_tensors,tolist_first) to_h5(filename) to_lazystack(dim) to_namedtuple(dest_cls)
+to_padded_tensor(padding,mask_key) to_pytree() to_tensordict(retain_none) to_zarr(filename,allow_pickle)
 tolist(convert_nodes,convert_tensors,tolist_first) transpose(dim0,dim1) trunc() trunc_() type(dst_type,cast_filter)
 uint16(cast_filter) uint32(cast_filter) uint64(cast_filter) uint8(cast_filter) unbind(dim)
 unflatten(dim,unflattened_size) unflatten_keys(separator,inplace) unlock_() unsqueeze(dim)
@@ -100,22 +111,29 @@ var(dim,keepdim,reduce) view(size,batch_size) where(condition,other,out,pad) zer
 LAZY = """
 append(tensordict) extend(tensordict) insert(index,tensordict) tensordicts
 """
+STORED = """
+LOCKING close() kwargs memmap_refresh_(allow_pickle)
+"""
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
 """
 FUNCTIONS = """
 KEY_SEPARATOR LazyStackedTensorDict(stack_dim,batch_size,device,names,stack_dim_name)
 MemoryMappedTensor(source,dtype,shape,filename) NO_DEFAULT NestedKey NonTensorData(data,batch_size,device,names)
-NonTensorStack(stack_dim) TensorClass() TensorCollection()
+NonTensorStack(stack_dim)
+PersistentTensorDict(batch_size,filename,group,mode,backend,device,validate_batch_size,non_tensor_as_stack,allow_pickle)
+TensorClass() TensorCollection()
 TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() WorkerError __version__
 assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg)
 assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg) capture_non_tensor_stack() cat(input,dim,out)
 collate(batch,pad_keys,nested_keys,mask_key) default_is_leaf(kind) dense_stack_tds(td_list,dim)
 from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
+from_h5(h5_file,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
 from_pytree(pytree,batch_size,auto_batch_size,batch_dims) from_tuple(obj,auto_batch_size,batch_dims,device,batch_size)
-fromkeys(keys,value) get_defaults_to_none() group_by(tensordict,key) is_leaf_nontensor(kind) is_non_tensor(data)
+from_zarr(zarr_file,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack,allow_pickle) fromkeys(keys,value)
+get_defaults_to_none() group_by(tensordict,key) is_leaf_nontensor(kind) is_non_tensor(data)
 is_tensor_collection(datatype) is_tensorclass(obj) lazy_legacy() lazy_stack(input,dim,out) list_to_stack()
 load_memmap(prefix,device,non_blocking,mode,num_threads,robust_key,allow_pickle)
 make_tensordict(input_dict,batch_size,device,auto_batch_size) maybe_dense_stack(input,dim,out)
@@ -147,6 +165,7 @@ KINDS: list[tuple[type, str]] = [
     (TensorDict, WORDS),
     (LazyStackedTensorDict, WORDS + LAZY),
     (TensorClass, WORDS + TYPED),
+    (PersistentTensorDict, WORDS + STORED),
     (NonTensorData, WORDS),
     (NonTensorStack, WORDS),
 ]
@@ -156,15 +175,15 @@ KINDS: list[tuple[type, str]] = [
 def test_every_kind_has_every_word(kind: type, table: str) -> None:
     wrong = []
     for name, parameters in rows(table).items():
-        value = inspect.getattr_static(kind, name, None)
-        if value is None:
+        value = inspect.getattr_static(kind, name, inspect)
+        if value is inspect:
             wrong.append(f"{name} is missing")
-        elif not isinstance(value, property):
+        elif not isinstance(value, property) and value is not None:
             wrong += [f"{name} does not take {one}" for one in lacks(getattr(kind, name), parameters)]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("kind, table", KINDS[:3], ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize("kind, table", KINDS[:4], ids=lambda one: getattr(one, "__name__", ""))
 def test_no_kind_has_a_word_that_is_not_promised(kind: type, table: str) -> None:
     extra = sorted({name for name in dir(kind) if not name.startswith("_")} - set(rows(table)))
     assert not extra, f"add to the table in tests/test_surface.py, or make private: {extra}"
@@ -208,7 +227,7 @@ def test_the_page_of_methods_is_complete_and_not_stale() -> None:
 def test_every_word_and_every_name_is_on_the_page() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(\w+)", text))
-    assert not (set(rows(WORDS + LAZY + TYPED)) | set(tensordict.__all__)) - named
+    assert not (set(rows(WORDS + LAZY + TYPED + STORED)) | set(tensordict.__all__)) - named - {"LOCKING"}
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)

@@ -18,6 +18,7 @@ from tensordict import (
     MemoryMappedTensor,
     NonTensorData,
     NonTensorStack,
+    PersistentTensorDict,
     TensorClass,
     TensorCollection,
     TensorDict,
@@ -33,9 +34,11 @@ from tensordict import (
     dense_stack_tds,
     from_any,
     from_dict,
+    from_h5,
     from_namedtuple,
     from_pytree,
     from_tuple,
+    from_zarr,
     fromkeys,
     get_defaults_to_none,
     group_by,
@@ -78,6 +81,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(MemoryMappedTensor([1.0]), MemoryMappedTensor)
     assert_type(NonTensorData("a"), NonTensorData)
     assert_type(NonTensorStack("a", "b"), NonTensorStack)
+    assert_type(PersistentTensorDict(filename=folder + ".new", mode="w"), PersistentTensorDict)
     assert_type(isinstance(td, TensorClass), bool)
     assert_type(isinstance(td, TensorCollection), bool)
     assert_type(TensorDict({"x": 1}), TensorDict)
@@ -93,9 +97,11 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(dense_stack_tds([td, td], 0), Any)
     assert_type(from_any({"x": 1}), Any)
     assert_type(from_dict({"x": 1}), TensorDict)
+    assert_type(from_h5(td.to_h5(folder + ".h5").saved_path), Any)
     assert_type(from_namedtuple(Point(1)), TensorDict)
     assert_type(from_pytree([1]), Any)
     assert_type(from_tuple((1,)), TensorDict)
+    assert_type(from_zarr(td.to_zarr(folder + ".zarr").saved_path), Any)
     assert_type(fromkeys(["x"]), TensorDict)
     assert_type(get_defaults_to_none(), bool)
     assert_type(group_by(TensorDict({"k": [0, 1]}, [2]), "k"), tuple[Tensor, tuple[TensorDict, ...]])
