@@ -54,11 +54,11 @@ class PersistentTensorDict(Stored):
 
     Examples:
         >>> import tempfile, torch
-        >>> from tensordict import PersistentTensorDict
+        >>> from tensordict import PersistentTensorDict, TensorDict
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     td = PersistentTensorDict(filename=f"{folder}/data.h5", batch_size=[4], mode="w")
         ...     td["x"] = torch.zeros(4)
-        ...     td[1:3].set_("x", torch.ones(2))
+        ...     td[1:3] = TensorDict({"x": torch.ones(2)}, [2])
         ...     values = td["x"]
         ...     td.close()
         >>> values
