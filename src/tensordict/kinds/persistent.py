@@ -290,7 +290,7 @@ class PersistentTensorDict(Stored):
         values, rows = slot.objects(() if slot.whole else items, batch)
         if slot.whole:
             return NonTensorData(values[0], self._plan(items).batch, device)
-        return NonTensorStack._of(values, rows, Meta((), device))
+        return NonTensorStack._of_values(values, 1, device)[rows]
 
     def _look(self, key: str) -> Any:
         slot = self._slot(key)
@@ -300,8 +300,11 @@ class PersistentTensorDict(Stored):
             return torch.empty(slot.sizes(self._meta.batch), dtype=slot.dtype, device="meta")
         if slot.whole:
             return self._get(key)
-        rows = torch.zeros((), dtype=torch.long).expand(slot.sizes(self._meta.batch))
-        return NonTensorStack._of([None], rows, Meta((), self._meta.device))
+        return NonTensorData(None, slot.sizes(self._meta.batch), self._meta.device)  # stands for a column, unread
+
+    def _peek(self, key: str) -> Any:
+        slot = self._slot(key)
+        return "column" if slot is not None and slot.encoding and not slot.whole else self._look(key)
 
     def _set(self, key: str, child: Any) -> None:
         if child is self._children.get(key, self):

@@ -113,7 +113,7 @@ class Stored(TensorDictBase):
         return self.unbind(dim)
 
     def _peek(self, key: str) -> Any:
-        return self._look(key)
+        return self._look(key)  # nothing is read for a repr
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         return (self._dense() if fill else self._outline())._place(room, kind, fill)
@@ -169,6 +169,10 @@ class Window(Stored):
 
     def _get(self, key: str) -> Any:
         return self._source._rows(key, self._view.items)
+
+    def _peek(self, key: str) -> Any:
+        seen = self._source._peek(key)
+        return seen if isinstance(seen, str) and self._meta.batch else self._look(key)
 
     def _look(self, key: str) -> Any:
         look = self._source._look(key)
