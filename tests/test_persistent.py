@@ -736,3 +736,27 @@ def test_stores_of_zarr(tmp_path: pathlib.Path) -> None:
         TensorDict.from_zarr(tmp_path / "data.zip").zero_()
     shutil.move(tmp_path / "data.zip", tmp_path / "moved.zip")
     assert same(TensorDict.from_zarr(tmp_path / "moved.zip"), td)
+
+
+WRONG: dict[str, list[Any]] = {
+    "__tensordict__": [
+        "text",
+        [1],
+        {"version": "1"},
+        {"version": 1, "batch_size": [-1]},
+        {"version": 1, "names": ["a"]},
+    ],
+    "__tensordict_dtype__": ["torch.nothing", [3], "float32", "torch.bfloat16", "torch.float8_e5m2"],
+    "__tensordict_non_tensor__": ["json", {}, {"encoding": "code"}],
+}
+
+
+@every_backend
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in WRONG.items() for value in values])
+def test_malformed_attributes_are_named(backend: str, name: str, value: Any, tmp_path: pathlib.Path) -> None:
+    stored = write(flat((3,)), backend, tmp_path)
+    root = stored._room.store.root()
+    stored._room.store.mark(root if name == "__tensordict__" else root["y"], name, value)
+    stored.close()
+    with pytest.raises(ValueError, match=name):
+        reopen(backend, tmp_path)

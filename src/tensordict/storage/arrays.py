@@ -14,7 +14,7 @@ import json
 import math
 import pickle
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy
@@ -218,6 +218,24 @@ def decode(text: Any, encoding: str) -> Any:
     return json.loads(text) if encoding == "json" else str(text)
 
 
+def _as_encoding(value: Any) -> str | None:
+    found = value.get("encoding") if isinstance(value, dict) else None
+    return found if found in _ENCODINGS else None
+
+
+def _as_dtype(own: Any) -> Callable[[Any], torch.dtype | None]:
+    """Return how the name of a dtype is read: one of torch only where the array holds integers of its size."""
+
+    def read(name: Any) -> torch.dtype | None:
+        found = _DTYPES.get(name) if isinstance(name, str) else None
+        carrier = None if found is None else _CARRIERS.get(found.itemsize)
+        if carrier and own == _NUMPY[carrier]:
+            return found
+        return _TORCH.get(name) if name == str(own.newbyteorder("=")) else None
+
+    return read
+
+
 class Slot:
     """One array of a store, with rows that are read and written by the items of an index."""
 
@@ -225,18 +243,24 @@ class Slot:
         self._store, self._path, self._array, self._age = store, path, array, store.age
         self.allow_pickle = allow_pickle
         marks = store.marks(array)
-        value = marks.get(VALUE)
         text = array.dtype.kind in "OSUT"
-        self.whole = STRING in marks or (value is not None and STACK not in marks) or (text and not array.shape)
-        self.encoding = None if not (text or self.whole) else "text" if value is None else str(value["encoding"])
-        name = marks.get(DTYPE)
-        self.dtype = torch.uint8 if self.encoding else _DTYPES[name] if name else self._own_dtype(array.dtype)
+        self.whole = STRING in marks or (VALUE in marks and STACK not in marks) or (text and not array.shape)
+        self.encoding: str | None = None
+        if text or self.whole:
+            self.encoding = str(self._said(marks, VALUE, {"encoding": "text"}, _as_encoding))
+            self.dtype = torch.uint8
+        else:
+            self.dtype = self._said(marks, DTYPE, str(array.dtype.newbyteorder("=")), _as_dtype(array.dtype))
 
-    def _own_dtype(self, dtype: Any) -> torch.dtype:
-        found: torch.dtype | None = _TORCH.get(str(dtype.newbyteorder("=")))
-        if found is None:
-            raise TypeError(f"{self._path!r} in {self._store.path!r} holds {dtype}, a dtype that torch lacks")
-        return found
+    def _said(self, marks: dict[str, Any], name: str, otherwise: Any, read: Callable[[Any], Any]) -> Any:
+        """Return what a mark means; raise for one that means nothing."""
+        found = read(marks.get(name, otherwise))
+        if found is not None:
+            return found
+        where = f"{self._path!r} in {self._store.path!r}"
+        if name in marks:
+            raise ValueError(f"{where}: the attribute {name!r} cannot be {marks[name]!r}")
+        raise TypeError(f"{where} holds {otherwise}, a dtype that torch lacks")
 
     @property
     def array(self) -> Any:
@@ -299,7 +323,7 @@ class Slot:
 
     def write_objects(self, items: Items, values: Sequence[Any], rows: Tensor) -> None:
         """Write objects to the rows that an index picks; `rows` says which object each of them gets."""
-        selection, local, _ = cut(items, self.shape)
+        selection, local, _ = cut(items, self.shape, exact=True)
         block = self._texts(selection)
         at = torch.arange(block.size).reshape(block.shape)
         at[local] = rows + block.size
@@ -405,6 +429,10 @@ class Arrays:
                 f"upgrade tensordict"
             )
         names, batch = raw.get("names"), raw.get("batch_size")
+        wrong = batch is not None and not _is_list(batch, lambda size: type(size) is int and size >= 0)
+        wrong |= names is not None and not _is_list(names, lambda name: name is None or isinstance(name, str))
+        if wrong or (names and len(names) != len(batch or ())):
+            raise ValueError(f"{self.path!r}: {META!r} should hold a batch size and names, got {batch!r}, {names!r}")
         return Record(
             str(raw.get("kind", "dense")),
             None if batch is None else tuple(batch),
@@ -533,6 +561,10 @@ class Arrays:
         child.key = key if name.startswith("%-") else None
         self._entries()[key] = child
         return child
+
+
+def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
 
 
 def _nest(values: list[Any], shape: Sequence[int]) -> list[Any]:

@@ -120,7 +120,12 @@ class HDF5:
         return {name: self._mark(value) for name, value in found.items()}
 
     def _mark(self, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value.tolist()
+        if not isinstance(value, str):
+            return value.tolist() if isinstance(value, (numpy.ndarray, numpy.generic)) else None
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
 
     def mark(self, member: Any, name: str, value: Any) -> None:
         member.attrs[name] = value if name in (STACK, STRING) else json.dumps(value)
