@@ -38,7 +38,7 @@ MAY_ASK = {"coerce", "walk"}
 # Kinds that users derive from.
 OPEN_KINDS = {"TensorClass", "TypedTensorDict"}
 # Bases of several kinds, never made themselves; a metaclass to say so would slow every `isinstance`.
-BASES_OF_KINDS = {"Facade", "Opaque", "NonTensor", "NonTensorDataBase", "Declared", "Dataclass", "Schema"}
+BASES_OF_KINDS = {"Facade", "Opaque", "NonTensor", "NonTensorDataBase", "Declared", "Dataclass", "Schema", "Stored"}
 FILE_CODE, FILE_LINES, FUNCTION_CODE, COMPLEXITY, PARAMETERS = 500, 900, 40, 10, 5
 # Public names whose published signatures have more than five parameters.
 PUBLISHED_SIGNATURES = set(

@@ -24,6 +24,7 @@ from tensordict import (
     MetaData,
     NonTensorData,
     NonTensorStack,
+    PersistentTensorDict,
     TensorClass,
     TensorDict,
     TypedTensorDict,
@@ -55,14 +56,16 @@ from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dataclass(dataclass,dest_cls,auto_batch_size,batch_dims,as_tensorclass,device,batch_size)
 from_dict(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
 from_dict_instance(input_dict,auto_batch_size,batch_size,device,batch_dims,names)
+from_h5(filename,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack)
 from_list(input,auto_batch_size,batch_size,device,batch_dims,names,lazy)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
 from_pytree(pytree,batch_size,auto_batch_size,batch_dims) from_schema(schema,batch_size,storage,device,prefix)
-from_tuple(obj,auto_batch_size,batch_dims,device,batch_size) fromkeys(keys,value) gather(dim,index,out,inplace)
-get(key,default) get_at(key,index,default) get_item_shape(key) get_non_tensor(key,default) grad half(cast_filter)
-index_select(dim,index) int(cast_filter) int16(cast_filter) int32(cast_filter) int64(cast_filter) int8(cast_filter)
-is_contiguous() is_cpu is_cuda is_empty() is_floating_point() is_locked is_memmap() is_meta is_non_tensor(key)
-is_pinned() is_shared() isfinite() isinf() isnan() isneginf() isposinf() isreal()
+from_tuple(obj,auto_batch_size,batch_dims,device,batch_size)
+from_zarr(filename,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack,allow_pickle) fromkeys(keys,value)
+gather(dim,index,out,inplace) get(key,default) get_at(key,index,default) get_item_shape(key) get_non_tensor(key,default)
+grad half(cast_filter) index_select(dim,index) int(cast_filter) int16(cast_filter) int32(cast_filter) int64(cast_filter)
+int8(cast_filter) is_contiguous() is_cpu is_cuda is_empty() is_floating_point() is_locked is_memmap() is_meta
+is_non_tensor(key) is_pinned() is_shared() isfinite() isinf() isnan() isneginf() isposinf() isreal()
 items(include_nested,leaves_only,is_leaf,sort) keys(include_nested,leaves_only,is_leaf,sort) lazy_stack(input,dim,out)
 lerp(end,weight) lerp_(end,weight) lgamma() lgamma_()
 load_memmap(prefix,device,non_blocking,mode,num_threads,robust_key,allow_pickle)
@@ -99,12 +102,12 @@ split(split_size,dim) split_keys(inplace,default,strict,reproduce_struct) sqrt()
 stack(input,dim,out) stack_from_tensordict(dim,sorted,out) stack_tensors(out_key,dim,keep_entries)
 state_dict(destination,prefix,keep_vars,flatten) std(dim,keepdim,reduce) sub(other,alpha,default) sub_(other,alpha)
 sum(dim,keepdim,reduce) swapaxes(axis0,axis1) swapdims(axis0,axis1,dim0,dim1) tan() tan_() tanh() tanh_()
-tensor_split(indices_or_sections,dim) tile(dims) to() to_dict(retain_none,convert_tensors,tolist_first)
+tensor_split(indices_or_sections,dim) tile(dims) to() to_dict(retain_none,convert_tensors,tolist_first) to_h5(filename)
 to_lazystack(dim) to_namedtuple(dest_cls) to_padded_tensor(padding,mask_key) to_pytree() to_tensordict(retain_none)
-tolist(convert_nodes,convert_tensors,tolist_first,as_linked_list) transpose(dim0,dim1) trunc() trunc_()
-type(dst_type,cast_filter) uint16(cast_filter) uint32(cast_filter) uint64(cast_filter) uint8(cast_filter) unbind(dim)
-unflatten(dim,unflattened_size,inplace) unflatten_keys(separator,inplace) unlock_() unsqueeze(dim)
-update(input_dict_or_td,clone,inplace,non_blocking,keys_to_update,is_leaf,update_batch_size)
+to_zarr(filename,allow_pickle) tolist(convert_nodes,convert_tensors,tolist_first,as_linked_list) transpose(dim0,dim1)
+trunc() trunc_() type(dst_type,cast_filter) uint16(cast_filter) uint32(cast_filter) uint64(cast_filter)
+uint8(cast_filter) unbind(dim) unflatten(dim,unflattened_size,inplace) unflatten_keys(separator,inplace) unlock_()
+unsqueeze(dim) update(input_dict_or_td,clone,inplace,non_blocking,keys_to_update,is_leaf,update_batch_size)
 update_(input_dict_or_td,clone,non_blocking,keys_to_update)
 update_at_(input_dict_or_td,idx,clone,non_blocking,keys_to_update) values(include_nested,leaves_only,is_leaf,sort)
 var(dim,keepdim,reduce) view(size,batch_size) where(condition,other,out,pad,update_batch_size) zero_()
@@ -116,6 +119,9 @@ tensordicts valid_keys(include_nested,leaves_only,is_leaf,sort)
 """
 DECLARED = """
 fields() from_tensordict(td,check)
+"""
+STORED = """
+LOCKING close() kwargs memmap_refresh_(allow_pickle)
 """
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
@@ -130,7 +136,9 @@ FUNCTIONS = """
 KEY_SEPARATOR LazyStackedTensorDict(stack_dim,hook_out,hook_in,batch_size,device,names,stack_dim_name,strict_shape)
 MemoryMappedTensor(source,dtype,shape,filename) MetaData(data,batch_size,device,names) NO_DEFAULT NestedKey
 NonTensorData(data,batch_size,device,names) NonTensorDataBase(data,batch_size,device,names) NonTensorStack(stack_dim)
-PackLayout(keys,shapes,dim,nested,device) TensorAttrs(batch_size,device,names) TensorClass() TensorCollection()
+PackLayout(keys,shapes,dim,nested,device)
+PersistentTensorDict(batch_size,filename,group,mode,backend,device,validate_batch_size,non_tensor_as_stack,allow_pickle)
+TensorAttrs(batch_size,device,names) TensorClass() TensorCollection()
 TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() TypedTensorDict()
 UnbatchedTensor(data,batch_size) WorkerError __version__
 assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix)
@@ -139,11 +147,13 @@ cat(input,dim,out) collate(batch,pad_keys,nested_keys,mask_key,padding_side,pad_
 default_is_leaf(kind) dense_stack_tds(td_list,dim) from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dataclass(obj,dest_cls,auto_batch_size,batch_dims,batch_size,frozen,autocast,nocast,inplace,shadow,tensor_only,device)
 from_dict(d,auto_batch_size,batch_dims,device,batch_size,names)
+from_h5(h5_file,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack)
 from_namedtuple(named_tuple,auto_batch_size,batch_dims,device,batch_size)
 from_pytree(pytree,batch_size,auto_batch_size,batch_dims) from_tuple(obj,auto_batch_size,batch_dims,device,batch_size)
-fromkeys(keys,value) get_defaults_to_none() get_printoptions() group_by(tensordict,key) is_bool() is_floating()
-is_inexact() is_integer() is_leaf_nontensor(kind) is_non_tensor(data) is_tensor_collection(datatype) is_tensorclass(obj)
-lazy_legacy(allow_none) lazy_stack(input,dim,out) list_to_stack(allow_none)
+from_zarr(zarr_file,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack,allow_pickle) fromkeys(keys,value)
+get_defaults_to_none() get_printoptions() group_by(tensordict,key) is_bool() is_floating() is_inexact() is_integer()
+is_leaf_nontensor(kind) is_non_tensor(data) is_tensor_collection(datatype) is_tensorclass(obj) lazy_legacy(allow_none)
+lazy_stack(input,dim,out) list_to_stack(allow_none)
 load_memmap(prefix,device,non_blocking,mode,num_threads,robust_key,allow_pickle)
 make_tensordict(input_dict,batch_size,device,auto_batch_size) maybe_dense_stack(input,dim,out)
 merge_tensordicts(callback_exist) pad(tensordict,pad_size,value,inplace,safe)
@@ -176,6 +186,7 @@ KINDS: list[tuple[type, str]] = [
     (LazyStackedTensorDict, WORDS + LAZY),
     (TensorClass, WORDS + TYPED),
     (TypedTensorDict, WORDS + DECLARED),
+    (PersistentTensorDict, WORDS + STORED),
     (NonTensorData, WORDS + ONE_VALUE),
     (MetaData, WORDS + ONE_VALUE),
     (NonTensorStack, WORDS + COLUMN),
@@ -186,10 +197,10 @@ KINDS: list[tuple[type, str]] = [
 def test_every_kind_has_every_word(kind: type, table: str) -> None:
     wrong = []
     for name, parameters in rows(table).items():
-        value = inspect.getattr_static(kind, name, None)
-        if value is None:
+        value = inspect.getattr_static(kind, name, inspect)
+        if value is inspect:
             wrong.append(f"{name} is missing")
-        elif not isinstance(value, property):
+        elif not isinstance(value, property) and value is not None:
             wrong += [f"{name} does not take {one}" for one in lacks(getattr(kind, name), parameters)]
     assert not wrong, "\n".join(wrong)
 
@@ -238,7 +249,7 @@ def test_the_page_of_methods_is_complete_and_not_stale() -> None:
 def test_every_word_and_every_name_is_on_the_page() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(\w+)", text))
-    assert not (set(rows(WORDS + LAZY + TYPED)) | set(tensordict.__all__)) - named
+    assert not (set(rows(WORDS + LAZY + TYPED + STORED)) | set(tensordict.__all__)) - named - {"LOCKING"}
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)

@@ -16,7 +16,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensordict
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, TypedTensorDict
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    PersistentTensorDict,
+    TensorClass,
+    TensorDict,
+    TypedTensorDict,
+)
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "methods.md"
 
@@ -33,7 +41,7 @@ TASKS = {
     "Batch size, names and locks": {"Facts", "Lockable", "Core"},
     "Copies and conversions": {"Convert", "Describe"},
     "Joining": {"Join"},
-    "Sharing and files": {"Store"},
+    "Sharing and files": {"Store", "Persist", "PersistentTensorDict"},
     "Parallel": {"Parallel"},
     "Ragged values": {"LazyStackedTensorDict"},
     "Non-tensors": {"Opaque", "NonTensor", "NonTensorDataBase", "NonTensorData", "NonTensorStack"},
@@ -46,7 +54,10 @@ BY_NAME = {
     "Ragged values": "densify to_padded_tensor to_lazystack",
     "Non-tensors": "filter_non_tensor_data get_non_tensor is_non_tensor non_tensor_items set_non_tensor",
 }
-KINDS = (TensorDict, LazyStackedTensorDict, TensorClass, TypedTensorDict, NonTensorData, NonTensorStack)
+KINDS = (
+    *(TensorDict, LazyStackedTensorDict, TensorClass, TypedTensorDict),
+    *(NonTensorData, NonTensorStack, PersistentTensorDict),
+)
 VALUES = {
     "KEY_SEPARATOR": "What joins the parts of a nested key where it must be one string.",
     "NO_DEFAULT": "Stands for “raise when the key is missing” where a default can be given.",

@@ -9,6 +9,7 @@ from tensordict.kinds.collection import TensorCollection, TensorDictBase
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack
+from tensordict.kinds.persistent import PersistentTensorDict
 from tensordict.kinds.typed import TypedTensorDict
 from tensordict.kinds.unbatched import UnbatchedTensor
 from tensordict.memmap import MemoryMappedTensor
@@ -25,9 +26,11 @@ from tensordict.roof.functions import (
     dense_stack_tds,
     from_any,
     from_dict,
+    from_h5,
     from_namedtuple,
     from_pytree,
     from_tuple,
+    from_zarr,
     fromkeys,
     group_by,
     is_bool,
@@ -69,6 +72,7 @@ __all__ = [
     "NonTensorDataBase",
     "NonTensorStack",
     "PackLayout",
+    "PersistentTensorDict",
     "TensorAttrs",
     "TensorClass",
     "TensorCollection",
@@ -88,9 +92,11 @@ __all__ = [
     "from_any",
     "from_dataclass",
     "from_dict",
+    "from_h5",
     "from_namedtuple",
     "from_pytree",
     "from_tuple",
+    "from_zarr",
     "fromkeys",
     "get_defaults_to_none",
     "get_printoptions",

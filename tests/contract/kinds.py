@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from tensordict import (
     MetaData,
     NonTensorData,
     NonTensorStack,
+    PersistentTensorDict,
     TensorClass,
     TensorDict,
     TypedTensorDict,
@@ -21,6 +24,8 @@ from tensordict import (
 from tensordict.kinds.nontensor import Pool
 from tensordict.meta import Meta
 from tensordict.storage.strings import Strings
+
+_files, _folder = itertools.count(), tempfile.TemporaryDirectory()
 
 
 class Point(TensorClass):
@@ -121,6 +126,18 @@ def batched(node: Any) -> Any:
     return node.exclude("scale") if "scale" in node.keys() else node  # noqa: SIM118
 
 
+def persistent(batch: tuple[int, ...]) -> PersistentTensorDict:
+    """Return the data in an HDF5 file."""
+    return dense(batch).to_h5(f"{_folder.name}/{next(_files)}.h5")
+
+
+def window(batch: tuple[int, ...]) -> Any:
+    """Return the data as rows of a larger dataset in an HDF5 file."""
+    rows = dense((batch[0] + 2, *batch[1:]))
+    rows[1:-1] = dense(batch)
+    return persistent(rows.batch_size).update(rows)[1:-1]
+
+
 KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "dense": dense,
     "lazy0": _lazy(0),
@@ -135,6 +152,8 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "tensorclass_of_mapped": _class_of(mapped),
     "tensorclass_of_shared": _class_of(shared),
     "typed": _class_of(dense, Keys),
+    "persistent": persistent,
+    "window": window,
 }
 """Every kind by name; each maker takes a batch size (lazy kinds need a size of at least one along their dim)."""
 
@@ -150,6 +169,9 @@ def node_class(node: Any) -> str:
     """Return the class of a node, through the facade of a tensorclass."""
     return type(node._inner if isinstance(node, (TensorClass, TypedTensorDict)) else node).__name__
 
+
+STORED = ("persistent", "window")
+"""Kinds whose values are read when they are asked for: words that compute give dense nodes."""
 
 LEAVES = ("x", "n", ("inner", "y"), ("inner", "b"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import KINDS, LEAVES, assert_same, can_make, node_class
+from kinds import KINDS, LEAVES, STORED, assert_same, can_make, node_class
 
 from tensordict import TensorClass, TensorDict
 
@@ -144,6 +144,9 @@ KEEPS_MEMBERS = {*MOVES, *COMPUTES, *JOINS, "[:]", "[1:]", "[None]", "[:, None]"
     "contiguous",
 }
 
+# Words that pick rows without computing: of a node in a store, they read nothing.
+WINDOWS = {*INDICES, "narrow", "torch.narrow", "index_select", "torch.index_select", "repeat_interleave"}
+
 
 DENSE = ("dense", "tensorclass", "mapped", "shared", "tensorclass_of_mapped", "tensorclass_of_shared", "typed")
 
@@ -199,7 +202,10 @@ def test_every_kind_answers_as_the_dense_kind(kind: str, batch: tuple[int, ...])
         got, want = call(node), call(td)
         assert_same(got, want, word)
         assert isinstance(got, TensorClass) is isinstance(node, TensorClass), word
-        if word in KEEPS_MEMBERS and (math.prod(got.batch_size) or not math.prod(batch)):  # no rows, no members
+        if kind in STORED:
+            reads = node_class(got) == ("Window" if word in WINDOWS else "TensorDict")
+            assert reads or got is node, word
+        elif word in KEEPS_MEMBERS and (math.prod(got.batch_size) or not math.prod(batch)):  # no rows, no members
             assert node_class(got) == node_class(node), word
 
 

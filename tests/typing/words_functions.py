@@ -23,6 +23,7 @@ from tensordict import (
     NonTensorDataBase,
     NonTensorStack,
     PackLayout,
+    PersistentTensorDict,
     TensorAttrs,
     TensorClass,
     TensorCollection,
@@ -42,9 +43,11 @@ from tensordict import (
     from_any,
     from_dataclass,
     from_dict,
+    from_h5,
     from_namedtuple,
     from_pytree,
     from_tuple,
+    from_zarr,
     fromkeys,
     get_defaults_to_none,
     get_printoptions,
@@ -99,6 +102,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(NonTensorStack("a", "b"), NonTensorStack)
     assert_type(PackLayout(("x",), (torch.Size([2]),)), PackLayout)
     assert_type(TensorAttrs(batch_size=[]), TensorAttrs)
+    assert_type(PersistentTensorDict(filename=folder + ".new", mode="w"), PersistentTensorDict)
     assert_type(isinstance(td, TensorClass), bool)
     assert_type(isinstance(td, TypedTensorDict), bool)
     assert_type(isinstance(td, TensorCollection), bool)
@@ -117,9 +121,11 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(from_any({"x": 1}), Any)
     assert_type(from_dataclass(Row(1)), Any)
     assert_type(from_dict({"x": 1}), TensorDict)
+    assert_type(from_h5(td.to_h5(folder + ".h5").saved_path), Any)
     assert_type(from_namedtuple(Point(1)), TensorDict)
     assert_type(from_pytree([1]), Any)
     assert_type(from_tuple((1,)), TensorDict)
+    assert_type(from_zarr(td.to_zarr(folder + ".zarr").saved_path), Any)
     assert_type(fromkeys(["x"]), TensorDict)
     assert_type(get_defaults_to_none(), bool)
     assert_type(get_printoptions(), dict[str, Any])

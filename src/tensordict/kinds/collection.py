@@ -11,6 +11,7 @@ from tensordict.ops.describe import Describe
 from tensordict.ops.join import Join
 from tensordict.ops.make import Make
 from tensordict.ops.parallel.words import Parallel
+from tensordict.ops.persist import Persist
 from tensordict.ops.pointwise import Pointwise
 from tensordict.ops.reduce import Reduce
 from tensordict.ops.shape import Shape
@@ -18,7 +19,9 @@ from tensordict.ops.store import Store
 from tensordict.ops.structure import Structure
 
 
-class TensorCollection(Structure, Pointwise, Reduce, Shape, Cast, Store, Convert, Make, Join, Parallel, Describe):
+class TensorCollection(
+    Structure, Pointwise, Reduce, Shape, Cast, Store, Persist, Convert, Make, Join, Parallel, Describe
+):
     """Be the base of every container: tensordicts, lazy stacks, tensorclasses, non-tensors.
 
     Examples:

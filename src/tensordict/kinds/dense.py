@@ -463,6 +463,8 @@ class TensorDict(TensorDictBase):
         batch, device, names = self._meta
         device = torch.device("cpu") if kind == "memmap" else device
         room.meta = Record("dense", batch, None if device is None else str(device), names)
+        if not room.resident:
+            return open_room(room)  # type: ignore[no-any-return]
         node = _of(children, Meta(batch, device, names))
         node._home = node_home(room, kind)
         return node

@@ -79,6 +79,9 @@ class Facade(TensorCollection):
     def _index(self, plan: Plan) -> Self:
         return self._wrap(self._inner._index(plan))
 
+    def _batch_of(self, plan: Plan) -> Self:
+        return self._wrap(self._inner._batch_of(plan))
+
     def _write(self, plan: Plan, value: Any) -> None:
         self._inner._write(plan, _open(value))
 
@@ -91,6 +94,9 @@ class Facade(TensorCollection):
 
     def _get(self, key: str) -> Any:
         return self._inner._get(key)
+
+    def _look(self, key: str) -> Any:
+        return self._inner._look(key)
 
     def _mark(self, key: str) -> Any:
         return self._inner._mark(key)

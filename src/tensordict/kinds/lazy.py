@@ -466,6 +466,11 @@ class LazyStackedTensorDict(TensorDictBase):
         dense._meta = self._meta
         return dense
 
+    def _stacks(self) -> bool:
+        """Tell whether the values of my members have the same keys and shapes, so that they can be stacked."""
+        first, *rest = self._tensordicts
+        return all(_alike(first, member) for member in rest)
+
     def _members(self, dim: int) -> Sequence[Any]:
         return self._tensordicts if dim == self.stack_dim else self.unbind(dim)
 
@@ -485,6 +490,8 @@ class LazyStackedTensorDict(TensorDictBase):
         return first._again([torch.cat(list(row), inner) for row in rows])  # the compiler takes no tuple
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
+        if not room.resident and self._stacks():
+            return self._shallow()._place(room, kind, fill)
         members = [m._place(room.child(str(n)), kind, fill) for n, m in enumerate(self._tensordicts)]
         device = self._meta.device
         room.meta = Record(
@@ -680,6 +687,15 @@ class LazyStackedTensorDict(TensorDictBase):
         for at, member in enumerate(members, len(self._tensordicts)):
             self._check_member(member, self._tensordicts[0], at)
         self._tensordicts.extend(members)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Tell whether two nodes can be stacked densely."""
+    mine, theirs = dict(one._looks()), dict(other._looks())
+    return mine.keys() == theirs.keys() and all(
+        v.shape == theirs[k].shape and (_alike(v, theirs[k]) if isinstance(v, Core) else v.dtype == theirs[k].dtype)
+        for k, v in mine.items()
+    )
 
 
 def _poured(node: Any, value: Tensor) -> dict[str, Any]:

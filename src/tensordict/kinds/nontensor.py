@@ -617,7 +617,7 @@ class NonTensorStack(NonTensor):
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         strings = self._as_strings()
-        if strings is None:
+        if strings is None or not room.resident:  # such a store has strings of its own
             return super()._place(room, kind, fill)
         stored = [room.write(name, tensor) for name, tensor in strings.tensors().items()]
         room.meta = Record("strings", self._meta.batch, None)

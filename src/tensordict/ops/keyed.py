@@ -274,8 +274,7 @@ class Keyed(Facts):
         for part in path:
             node = enter(node, part)
         node._gate("delete key {!r}", key)
-        if last not in node._keys():
-            raise errors.missing_key(last, node._keys(), type(node).__name__)
+        _require(node, last)
         node._del(last)
         return self
 
@@ -302,7 +301,7 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        node._get(last)
+        _require(node, last)
         with _named(key):
             node._write(node._plan(()), node._dense_kind({last: item}, node._meta.batch))
         return self
@@ -326,7 +325,8 @@ class Keyed(Facts):
         node: Any = self
         for part in path:
             node = enter(node, part)
-        child: Any = node._get(last)
+        _require(node, last)
+        child: Any = node._look(last)
         if isinstance(child, Core) and not (child._is_non_tensor or isinstance(value, Core)):
             child[index] = value  # type: ignore[index]
         else:
@@ -650,6 +650,13 @@ class Keyed(Facts):
             return None
         meta = self._meta if visit.batch is None else Meta(visit.batch, self._meta.device)
         return self._like(coerce.children(children, meta), meta)
+
+
+def _require(node: Any, key: str) -> None:
+    """Raise unless a node has a key, without reading the value."""
+    keys = node._keys()
+    if key not in keys:
+        raise errors.missing_key(key, keys, type(node).__name__)
 
 
 def enter(node: Any, key: str) -> Any:

@@ -76,7 +76,11 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(4)}, [4]).__getitems__([3, 0])["x"]
             tensor([3, 0])
         """
-        return self._index(indexing.rows(rows, self._meta.batch))
+        return self._batch_of(indexing.rows(rows, self._meta.batch))
+
+    def _batch_of(self, plan: Plan) -> Any:
+        """Return a batch of rows as a `DataLoader` gets it."""
+        return self._index(plan)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if type(index) is str or (type(index) is tuple and keys.is_nested_key(index)):

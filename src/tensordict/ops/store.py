@@ -320,12 +320,12 @@ def _lives(node: Any, kind: str) -> bool:
 
 def node_home(room: Any, kind: str) -> NodeHome:
     """Return the home of a node that was placed in a room."""
-    return NodeHome(kind, getattr(room, "path", None), getattr(room, "mode", None))
+    return NodeHome(getattr(room, "kind", kind), getattr(room, "path", None), getattr(room, "mode", None))
 
 
 def open_room(room: Any) -> Any:
     """Return the node that lies in a room."""
-    kind = room.meta.kind
+    kind = room.meta.kind if room.resident or not room.is_plain() else "persistent"
     if kind not in LOADERS:
         raise ValueError(f"{room.path!r} holds a node of the unknown kind {kind!r}")
     return LOADERS[kind](room)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -45,6 +46,45 @@ def from_dict(d: Mapping[Any, Any], **options: Any) -> TensorDict:
         tensor(1)
     """
     return TensorDict.from_dict(d, **options)
+
+
+def from_h5(h5_file: str | os.PathLike[str], **options: Any) -> Any:
+    """Open an HDF5 file as a `PersistentTensorDict`; values are read when they are asked for.
+
+    Args:
+        h5_file: the file.
+        **options: those of `TensorDict.from_h5`.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from tensordict import TensorDict, from_h5
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     TensorDict({"x": torch.arange(3)}, [3]).to_h5(f"{folder}/data.h5").close()
+        ...     td = from_h5(f"{folder}/data.h5")
+        ...     row = td[1]["x"]
+        ...     td.close()
+        >>> row
+        tensor(1)
+    """
+    return TensorDict.from_h5(h5_file, **options)
+
+
+def from_zarr(zarr_file: Any, **options: Any) -> Any:
+    """Open a zarr group as a `PersistentTensorDict`; values are read when they are asked for.
+
+    Args:
+        zarr_file: a folder, a zip file, a URL, or anything else that zarr takes as a store.
+        **options: those of `TensorDict.from_zarr`.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from tensordict import TensorDict, from_zarr
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = TensorDict({"x": torch.arange(3)}, [3]).to_zarr(f"{folder}/data.zarr")
+        ...     from_zarr(f"{folder}/data.zarr")[1]["x"]
+        tensor(1)
+    """
+    return TensorDict.from_zarr(zarr_file, **options)
 
 
 def make_tensordict(

@@ -24,7 +24,9 @@ from tensordict.core.core import Core
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
 from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorStack, Pool
+from tensordict.kinds.persistent import PersistentTensorDict
 from tensordict.kinds.unbatched import Unbatched, UnbatchedTensor
+from tensordict.kinds.window import Window
 from tensordict.meta import Meta
 from tensordict.storage.strings import opened
 
@@ -211,6 +213,17 @@ def _unflatten_members(members: list[Any], dim: int, name: str | None) -> Any:
     return node
 
 
+# ---- nodes in a store: their leaves are read, and what is put together is in memory
+
+
+def _flatten_stored(node: Any) -> tuple[list[Any], _Spec]:
+    return _flatten(node._dense())
+
+
+def _flatten_stored_with_keys(node: Any) -> tuple[list[Any], _Spec]:
+    return _flatten_with_keys(node._dense())
+
+
 register_pytree_node(
     TensorDict,
     _flatten,
@@ -225,6 +238,15 @@ register_pytree_node(
     serialized_type_name="tensordict.LazyStackedTensorDict",
     flatten_with_keys_fn=_flatten_stack_with_keys,
 )
+
+for _kind in (PersistentTensorDict, Window):
+    register_pytree_node(
+        _kind,
+        _flatten_stored,
+        _unflatten,
+        serialized_type_name=f"tensordict.{_kind.__name__}",
+        flatten_with_keys_fn=_flatten_stored_with_keys,
+    )
 
 # unpickling these runs nothing but their own `__setstate__`
 add_safe_globals(
