@@ -409,7 +409,9 @@ def test_binary_words_take_numbers_and_tensors_of_the_batch(word: str, data: Any
 
     def call(v: torch.Tensor) -> Any:
         beside = fitted(value, v)
-        return getattr(v, word)(torch.as_tensor(beside) if word in TENSORS_ONLY else beside)
+        if word in TENSORS_ONLY and not isinstance(beside, torch.Tensor):
+            beside = torch.tensor(beside, dtype=torch.result_type(v, beside))
+        return getattr(v, word)(beside)
 
     agree(lambda td: getattr(td, word)(value), node, call)
 

@@ -124,11 +124,12 @@ def ask_with(name: str) -> Call:
 
 
 def ask_with_tensor(name: str) -> Call:
-    """The same for a word that torch gives tensors only: a number becomes a tensor without dims."""
+    """The same for a word that torch gives tensors only: a number becomes a tensor, and promotes dtypes as a number."""
 
     def call(v: Any, other: Any) -> Any:
-        wrapped = other if isinstance(other, (Tensor, Core)) else torch.as_tensor(other, device=v.device)
-        return getattr(v, name)(wrapped)
+        if not isinstance(other, (Tensor, Core)) and isinstance(v, Tensor):
+            other = torch.tensor(other, dtype=torch.result_type(v, other), device=v.device)
+        return getattr(v, name)(other)
 
     return call
 
