@@ -578,10 +578,11 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
 def _columns(items: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """Return each key of the first node with the children that all nodes have there."""
     names = items[0]._keys()
-    if all([type(item) is TensorDict and len(item._dict) == len(names) for item in items]):
+    if set(map(type, items)) == _DENSE:
         dicts = [item._dict for item in items]
         try:
-            return [(k, [leaves[k] for leaves in dicts]) for k in names]
+            if set(map(len, dicts)) == {len(names)}:
+                return [(k, [leaves[k] for leaves in dicts]) for k in names]
         except KeyError:
             pass  # as many keys, but not the same: said below
     _need_same_keys(items)
@@ -617,10 +618,8 @@ def _same_device(items: Sequence[Any]) -> torch.device | None:
 def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
     first = items[0]._meta
     batch, device, names = first
-    for at, item in enumerate(items):
-        meta = item._meta
-        if meta is first:
-            continue
+    metas = [item._meta for item in items]
+    for at, meta in enumerate(metas) if metas.count(first) < len(metas) else ():
         if meta.batch != batch:
             raise errors.ShapeMismatch(
                 f"cannot stack tensordicts of different batch sizes: the first has {list(batch)}, "
@@ -646,5 +645,6 @@ def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
     return Meta(joined, _same_device(items), names)
 
 
+_DENSE = {TensorDict}
 Core._dense_kind = TensorDict
 LOADERS["dense"] = TensorDict._open
