@@ -219,7 +219,14 @@ class TensorDict(TensorDictBase):
         return self._derived(self._told(call), Meta(batch, self._meta.device, names))
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
+        try:
+            return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
+        except errors.NoReduction as error:
+            raise error.among(self._dict) from None
+
+    def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        meta = Meta(batch, self._meta.device, names)
+        return _of(self._told(call) if batch == self._meta.batch else self._reduce(call, batch)._dict, meta)
 
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         _, device, names = self._meta
@@ -578,7 +585,7 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
 def _columns(items: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """Return each key of the first node with the children that all nodes have there."""
     names = items[0]._keys()
-    if set(map(type, items)) == _DENSE:
+    if set(map(type, items)) == {TensorDict}:
         dicts = [item._dict for item in items]
         try:
             if set(map(len, dicts)) == {len(names)}:
@@ -610,11 +617,6 @@ def _mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
     )
 
 
-def _same_device(items: Sequence[Any]) -> torch.device | None:
-    device: torch.device | None = items[0]._meta.device
-    return device if all([item._meta.device == device for item in items]) else None
-
-
 def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
     first = items[0]._meta
     batch, device, names = first
@@ -631,7 +633,7 @@ def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
 
 
 def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
-    batch, _, names = items[0]._meta
+    batch, device, names = items[0]._meta
     for at, item in enumerate(items):
         other = item._meta.batch
         if other == batch:
@@ -642,9 +644,8 @@ def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
                 f"number {at} has {list(other)}"
             )
     joined = (*batch[:dim], sum([item._meta.batch[dim] for item in items]), *batch[dim + 1 :])
-    return Meta(joined, _same_device(items), names)
+    return Meta(joined, device if all([item._meta.device == device for item in items]) else None, names)
 
 
-_DENSE = {TensorDict}
 Core._dense_kind = TensorDict
 LOADERS["dense"] = TensorDict._open

@@ -588,6 +588,10 @@ class LazyStackedTensorDict(TensorDictBase):
         self._write(self._plan(items), value)
         return self
 
+    def _given(self) -> Any:
+        """Return rows of objects as lists, where the numbers of rows differ; whatever else as it is."""
+        return [row._given() for row in self.unbind(0)] if self._tensordicts[0]._is_non_tensor else self
+
     # ---- repr and ragged values
 
     def _extra_repr(self) -> list[str]:
