@@ -213,7 +213,7 @@ def pad_sequence(
         result.set(key, value.movedim(1, dim + 1))
         if mask_key and isinstance(value, Tensor):
             flags, lead = lengths_mask(parts, padding_side), bare[0].batch_size
-            result.set((mask_key, key), flags[(slice(None), *(None,) * len(lead))].expand(-1, *lead, -1))
+            result.set((mask_key, key), flags.view(len(flags), *(1,) * len(lead), flags.shape[1]).expand(-1, *lead, -1))
     if any(item.ndim > max(pad_dim, 0) for item in items):
         result.auto_batch_size_(items[0].ndim + 1)
     return result if out is None else out.update_(result)
@@ -286,7 +286,7 @@ def _flags(masks: Any, rows: Any, dim: int) -> dict[NestedKey, Tensor]:
     """Return the mask of each key; one mask is for all values that have as many steps."""
     each = isinstance(masks, Core)
     found = dict(masks.items(True, True)) if each else {}
-    mask = next(iter(found.values()), None) if each else masks
+    mask: Any = next(iter(found.values()), None) if each else masks
     for key, value in rows.items(True, True, walk.is_leaf_nontensor) if mask is not None else ():
         row = value[0] if is_non_tensor(value) or not each else None  # objects have no mask of their own
         if _has_dim(row, dim) and row.shape[dim] == mask.shape[-1]:
