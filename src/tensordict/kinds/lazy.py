@@ -400,7 +400,7 @@ class LazyStackedTensorDict(TensorDictBase):
     def _keys(self) -> list[str]:
         views = [m._keys() for m in self._tensordicts]
         first = views[0]
-        if views.count(first) == len(views):
+        if all([view == first for view in views]):
             return list(first)
         common = set(first).intersection(*views)
         return [k for k in first if k in common]

@@ -288,7 +288,7 @@ def _flags(masks: Any, rows: Any, dim: int) -> dict[NestedKey, Tensor]:
     found = dict(masks.items(True, True)) if each else {}
     mask: Any = next(iter(found.values()), None) if each else masks
     for key, value in rows.items(True, True, walk.is_leaf_nontensor) if mask is not None else ():
-        row = value[0] if is_non_tensor(value) or not each else None  # objects have no mask of their own
+        row: Any = value[0] if is_non_tensor(value) or not each else None  # objects have no mask of their own
         if _has_dim(row, dim) and row.shape[dim] == mask.shape[-1]:
             found[key] = mask
     return found
