@@ -5,7 +5,7 @@ Inner code raises the short fact; these functions add what a user needs to act o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -18,19 +18,6 @@ class KeysMismatch(KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-class NoReduction(RuntimeError):
-    """Say that objects, one a row, cannot be made one as numbers can, and once known at which key."""
-
-    named = False
-
-    def among(self, children: Mapping[str, Any]) -> NoReduction:
-        """Return me with the keys of the objects among children, unless I have keys already."""
-        if not self.named:
-            found = [key for key, child in children.items() if getattr(child, "_is_non_tensor", False)]
-            self.named, self.args = True, (f"{self}; the keys of objects here are {found}",)
-        return self
 
 
 class MissingKey(KeyError):

@@ -219,10 +219,7 @@ class TensorDict(TensorDictBase):
         return self._derived(self._told(call), Meta(batch, self._meta.device, names))
 
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        try:
-            return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
-        except errors.NoReduction as error:
-            raise error.among(self._dict) from None
+        return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
 
     def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
         meta = Meta(batch, self._meta.device, names)

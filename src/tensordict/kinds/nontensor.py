@@ -542,13 +542,10 @@ class NonTensorStack(NonTensor):
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
         if batch == self._meta.batch:
             return self._of(self._pool, self._rows.clone(), self._meta._replace(names=names))
+        # objects have no sum: the one that all rows have is that of the result, and those that differ leave none
         values = self._flat()
-        if not all(_same_value(value, values[0]) for value in values):
-            raise errors.NoReduction(
-                f"cannot reduce {values[:3]!r}: objects that differ from row to row have no sum or mean. `exclude` "
-                f"their keys first"
-            )
-        return NonTensorData(values[0] if values else None, batch, self._meta.device, names and list(names))
+        same = bool(values) and all(_same_value(value, values[0]) for value in values)
+        return NonTensorData(values[0] if same else None, batch, self._meta.device, names and list(names))
 
     def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
         rows = call(self._rows)
