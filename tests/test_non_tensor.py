@@ -355,3 +355,25 @@ def test_what_json_cannot_hold_is_pickled(value: Any, tmp_path: Path) -> None:
 def test_json_gives_tuples_back_as_lists(tmp_path: Path) -> None:
     TensorDict({"one": NonTensorData({"a": (1, "b")})}).memmap(tmp_path)
     assert TensorDict.load_memmap(tmp_path)["one"] == {"a": [1, "b"]}
+
+
+@pytest.mark.parametrize("word", ["sum", "mean", "prod", "std", "any", "all", "logsumexp", "min", "max"])
+def test_a_reduction_keeps_the_object_of_all_rows_and_no_other(word: str) -> None:
+    td = TensorDict({"x": torch.rand(2, 3), "n": {"w": [["a", "b", "c"], ["d", "e", "f"]]}}, [2, 3])
+    for want in (None, "a"):
+        found = getattr(td, word)(dim=1)
+        found = found.values if word in ("min", "max") else found
+        assert found["n", "w"] == want and found.batch_size == (2,)
+        td["n", "w"] = [["a", "a", "a"], ["a", "a", "a"]]
+
+
+def test_new_rows_of_a_column_have_no_value() -> None:
+    td = TensorDict({"x": torch.rand(3), "w": ["a", "b", "c"]}, [3])
+    for size in (2, 3, 4):
+        assert td.new_zeros(size)["w"] == [None] * size
+    assert td["w"] == ["a", "b", "c"]
+
+
+def test_ragged_rows_of_objects_are_read_as_lists() -> None:
+    rows = lazy_stack([TensorDict({"w": ["a", "b"]}, [2]), TensorDict({"w": ["c", "d", "e"]}, [3])])
+    assert rows["w"] == [["a", "b"], ["c", "d", "e"]]

@@ -14,11 +14,13 @@ import torch
 import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from tensordict import (
     LazyStackedTensorDict,
     MemoryMappedTensor,
+    TensorClass,
     TensorDict,
     collate,
     dense_stack_tds,
@@ -28,11 +30,20 @@ from tensordict import (
     pad_sequence,
     unpad_sequence,
 )
+from tensordict.ops.ragged import jagged
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 
 LAYOUTS = [torch.jagged, torch.strided]
 SIZES = (3, 5, 2, 4)
+
+
+class Words(TensorClass):
+    """Ragged tensors and a word a row."""
+
+    x: Tensor | None = None
+    w: str = ""
+    j: Tensor | None = None
 
 
 def dense(batch: tuple[int, ...]) -> TensorDict:
@@ -711,3 +722,82 @@ def test_pad_adds_rows_in_place_if_asked() -> None:
     assert pad(td, [1, 2], 5, inplace=True) is td
     assert td.batch_size == (5,)
     assert td["n", "y"].tolist() == [5, 1, 1, 5, 5]
+
+
+def test_a_nested_leaf_is_flipped_and_rolled_in_a_tensorclass_too() -> None:
+    for node in (td := TensorDict({"j": jagged([torch.arange(n) for n in (1, 2, 3)])}, [3]), Words.from_tensordict(td)):
+        assert [row.tolist() for row in node.flip(0)["j"].unbind()] == [[0, 1, 2], [0, 1], [0]]
+        assert [row.tolist() for row in node.roll(1, 0)["j"].unbind()] == [[0, 1, 2], [0], [0, 1]]
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_a_jagged_leaf_without_rows_keeps_its_other_sizes(dim: int, tmp_path: pathlib.Path) -> None:
+    row = torch.ones(2, 5) if dim == 1 else torch.ones(5, 2)
+    full = TensorDict({"j": jagged([row], dim)}, [1])
+    none = full[:0]
+    none.memmap(tmp_path / "a").memmap(tmp_path / "b")
+    saved = TensorDict.load_memmap(tmp_path / "b")
+    for found in (saved, none.clone().share_memory_(), pickle.loads(pickle.dumps(none.clone().share_memory_()))):
+        assert found.batch_size == (0,) and found["j"].shape[3 - dim] == 5
+        assert torch.equal(torch.cat([found, full])["j"].unbind()[0], row)
+
+
+def test_classes_read_and_change_ragged_values_as_tensordicts_do() -> None:
+    rows = lazy_stack([Words(torch.arange(n), f"w{n}") for n in (1, 3)])
+    assert [part.tolist() for part in rows.get("x", as_list=True)] == [[0], [0, 1, 2]]
+    assert rows.get("x", as_padded_tensor=True, padding_value=-1).tolist() == [[0, -1, -1], [0, 1, 2]]
+    assert rows.get("x", as_nested_tensor=True).is_nested
+    more = rows.apply(lambda v: v + 1)
+    assert type(more) is Words and more[1].x.tolist() == [1, 2, 3] and more.w == ["w1", "w3"]
+    assert type(rows.densify(torch.jagged)) is Words and type(rows.to_padded_tensor()) is Words
+    grid = lazy_stack([Words(torch.zeros(2, 3, n), "w", batch_size=[2]) for n in (1, 4)])
+    grid.batch_size = [2, 2, 3]
+    assert grid[0].batch_size == (2, 3)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_batches_with_objects_are_padded_and_back(side: str) -> None:
+    words = [[f"w{at}" for at in range(n)] for n in (1, 3)]
+    items = [TensorDict({"x": torch.ones(len(w)), "w": w, "one": "s"}, [len(w)]) for w in words]
+    batch = pad_sequence(items, return_mask=True, padding_side=side)
+    row = [None, None, "w0"] if side == "left" else ["w0", None, None]
+    assert batch.batch_size == (2, 3) and batch["w"] == [row, words[1]] and batch["one"] == [["s"] * 3] * 2
+    assert [list(found["w"]) for found in unpad_sequence(batch)] == words
+    assert [list(found["w"]) for found in unpad_sequence(batch, batch["masks", "x"])] == words
+
+
+def test_padding_a_dim_after_the_batch_dims_keeps_them() -> None:
+    items = [TensorDict({"x": torch.ones(2, n), "w": ["a", "b"]}, [2]) for n in (1, 3)]
+    batch = pad_sequence(items, 1, return_mask=True)
+    assert batch.batch_size == (2, 2) and batch["w"] == [["a", "b"], ["a", "b"]]
+    assert batch["masks", "x"].sum(-1).tolist() == [[1, 1], [3, 3]]
+    back = unpad_sequence(batch, pad_dim=1)
+    assert [found["x"].shape for found in back] == [(2, 1), (2, 3)]
+
+
+def test_a_row_of_a_lazy_stack_is_written_to_its_member_only() -> None:
+    members = [TensorDict({"x": torch.zeros(2), "w": "a"}) for _ in range(3)]
+    rows = lazy_stack(members)
+    rows[-1] = TensorDict({"x": torch.ones(2), "w": "b"})
+    assert rows["x"].sum(1).tolist() == [0, 0, 2] and rows["w"] == ["a", "a", "b"]
+    for wrong in ({"x": torch.ones(5), "w": "c"}, {"x": torch.ones(2), "w": torch.ones(())}):
+        with pytest.raises((RuntimeError, TypeError)):
+            rows[0] = TensorDict(wrong)
+    assert members[0]["x"].sum() == 0 and members[0]["w"] == "a"
+    with pytest.raises(IndexError):
+        rows[3] = members[0]
+
+
+@pytest.mark.parametrize("index", [(..., True), (True, 0), (slice(None), True), (None, 0), (True, [1, 0])], ids=str)
+def test_rows_written_beside_a_new_dim_take_their_objects_along(index: Any) -> None:
+    def rows(word: str, number: float) -> TensorDict:
+        return TensorDict({"x": torch.full((2,), number), "s": word, "n": {"s": word}}, [2])
+
+    dense = rows("a", 0.0)
+    stack = lazy_stack([row.clone() for row in dense.unbind(0)])
+    value = rows("b", 1.0)[index]
+    stack[index] = value
+    dense[index] = value
+    assert stack["x"].tolist() == dense["x"].tolist()
+    for key in ("s", ("n", "s")):
+        assert stack.get(key).tolist() == dense.get(key).tolist()

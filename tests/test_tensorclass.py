@@ -1088,3 +1088,18 @@ def test_every_kind_of_class_is_made_in_a_compiled_function(make: Any) -> None:
         return type(made), (made + 1)[1:].batch_size
 
     assert torch.compile(call, backend="eager", fullgraph=True)(torch.arange(4.0)) == call(torch.arange(4.0))
+
+
+def test_a_frozen_class_lets_words_but_not_users_set_its_batch() -> None:
+    class Still(TensorClass, frozen=True):
+        x: torch.Tensor
+
+    still = Still(torch.ones(2, 3), batch_size=[2])
+    for name, value in (("batch_size", [2, 3]), ("names", ["a"]), ("device", "cpu"), ("x", torch.ones(2, 3))):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+            setattr(still, name, value)
+    assert still.batch_size == (2,) and still.names == [None]
+    assert still.clone().auto_batch_size_().batch_size == (2, 3)
+    assert still.rename_("t").names == ["t"]
+    td = TensorDict({"still": still.clone()}, [2])
+    td.batch_size = [2]

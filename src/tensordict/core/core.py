@@ -23,6 +23,7 @@ _stack     join nodes along a new dim; `_cat` along an old one
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -72,6 +73,11 @@ class Core(Lockable):
     _non_tensor_kind: ClassVar[Any]
     _typed_kind: ClassVar[Any]
     _attrs_kind: ClassVar[Any]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # for each item of a list, torch looks it up base by base, past Python's cache: each class has it itself
+        cls.__torch_function__ = inspect.getattr_static(cls, "__torch_function__")  # type: ignore[method-assign]
 
     @classmethod
     def __torch_function__(

@@ -48,6 +48,10 @@ class Facts(Core):
 
     @batch_size.setter
     def batch_size(self, value: SizeLike) -> None:
+        self._give_batch(value)
+
+    def _give_batch(self, value: SizeLike) -> None:
+        """Set the batch size; words do, also where a user may not set attributes."""
         batch = as_batch(value)
         self._admits_batch(type(self).__name__, batch, nested=False)
         self._set_batch(batch)
@@ -83,7 +87,7 @@ class Facts(Core):
 
     def _rebatched(self, batch: Batch) -> Any:
         """Return me with another batch size, for a parent that got it; most kinds change in place."""
-        self.batch_size = batch
+        self._give_batch(batch)
         return self
 
     @property
@@ -176,6 +180,9 @@ class Facts(Core):
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
+        self._give_names(value)
+
+    def _give_names(self, value: Sequence[str | None] | None) -> None:
         self._name_dims(as_names(value, len(self._meta.batch)))
 
     def _name_dims(self, names: Names) -> None:
@@ -210,7 +217,7 @@ class Facts(Core):
         for have, want in zip(own, wanted):
             if have is not None and have != want:
                 raise RuntimeError(f"cannot refine the names {own} to {list(wanted)}: {have!r} would become {want!r}")
-        self.names = list(wanted)
+        self._give_names(wanted)
         return self
 
     def rename(self, *names: str | None, **rename_map: str | None) -> Self:
@@ -242,5 +249,5 @@ class Facts(Core):
         unknown = sorted(set(rename_map) - {name for name in self.names if name is not None})
         if unknown:
             raise RuntimeError(f"there are no batch dims named {unknown}; the names are {self.names}")
-        self.names = list(names) if names else [rename_map.get(name, name) if name else name for name in self.names]
+        self._give_names(names or [rename_map.get(name, name) if name else name for name in self.names])
         return self

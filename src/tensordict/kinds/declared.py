@@ -244,8 +244,8 @@ class Declared(Facade):
         kind = type(self)
         if name not in kind._fields and (not hasattr(kind, name) or callable(getattr(Declared, name, None))):
             self._require_fields([name])
-        if kind._options.frozen and (name in kind._fields or not hasattr(Declared, name)):
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}: {kind.__name__} is frozen")
+        if kind._options.frozen and not name.startswith("_"):
+            raise dataclasses.FrozenInstanceError(f"cannot assign to {name!r}: {kind.__name__} is frozen")
         object.__setattr__(self, name, value)
 
     def _gate(self, what: str, *about: Any) -> None:

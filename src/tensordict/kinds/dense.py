@@ -218,6 +218,10 @@ class TensorDict(TensorDictBase):
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
 
+    def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        meta = Meta(batch, self._meta.device, names)
+        return _of(self._told(call) if batch == self._meta.batch else self._reduce(call, batch)._dict, meta)
+
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         _, device, names = self._meta
         if names and len(batches) and len(batches[0]) < len(names):
@@ -584,10 +588,11 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
 def _columns(items: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """Return each key of the first node with the children that all nodes have there."""
     names = items[0]._keys()
-    if all([type(item) is TensorDict and len(item._dict) == len(names) for item in items]):
+    if set(map(type, items)) == {TensorDict}:
         dicts = [item._dict for item in items]
         try:
-            return [(k, [leaves[k] for leaves in dicts]) for k in names]
+            if set(map(len, dicts)) == {len(names)}:
+                return [(k, [leaves[k] for leaves in dicts]) for k in names]
         except KeyError:
             pass  # as many keys, but not the same: said below
     _need_same_keys(items)
@@ -615,18 +620,11 @@ def _mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
     )
 
 
-def _same_device(items: Sequence[Any]) -> torch.device | None:
-    device: torch.device | None = items[0]._meta.device
-    return device if all([item._meta.device == device for item in items]) else None
-
-
 def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
     first = items[0]._meta
     batch, device, names = first
-    for at, item in enumerate(items):
-        meta = item._meta
-        if meta is first:
-            continue
+    metas = [item._meta for item in items]
+    for at, meta in enumerate(metas) if metas.count(first) < len(metas) else ():
         if meta.batch != batch:
             raise errors.ShapeMismatch(
                 f"cannot stack tensordicts of different batch sizes: the first has {list(batch)}, "
@@ -638,7 +636,7 @@ def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
 
 
 def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
-    batch, _, names = items[0]._meta
+    batch, device, names = items[0]._meta
     for at, item in enumerate(items):
         other = item._meta.batch
         if other == batch:
@@ -649,7 +647,7 @@ def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
                 f"number {at} has {list(other)}"
             )
     joined = (*batch[:dim], sum([item._meta.batch[dim] for item in items]), *batch[dim + 1 :])
-    return Meta(joined, _same_device(items), names)
+    return Meta(joined, device if all([item._meta.device == device for item in items]) else None, names)
 
 
 Core._dense_kind = TensorDict

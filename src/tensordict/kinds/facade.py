@@ -70,6 +70,9 @@ class Facade(TensorCollection):
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return self._wrap(self._inner._reduce(call, batch, names))
 
+    def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
+        return self._wrap(self._inner._rearrange(call, batch, names))
+
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         return tuple(map(self._wrap, self._inner._split(call, batches, dim)))
 
@@ -97,6 +100,15 @@ class Facade(TensorCollection):
 
     def _look(self, key: str) -> Any:
         return self._inner._look(key)
+
+    def _read_as(self, key: str, **options: Any) -> Any:
+        return self._inner._read_as(key, **options)
+
+    def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
+        self._inner._admits_batch(key, batch, nested)
+
+    def _set_batch(self, batch: Batch) -> None:
+        self._inner._set_batch(batch)
 
     def _mark(self, key: str) -> Any:
         return self._inner._mark(key)
@@ -139,6 +151,10 @@ class Facade(TensorCollection):
 
     def _dense(self) -> Self:
         return self._wrap(self._inner._dense())
+
+    def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
+        made = self._inner._visited(visit, tuple(map(_open, others)), path)
+        return self if made is self._inner else made if made is None else self._wrap(made)
 
     def _members(self, dim: int) -> Sequence[Any]:
         return [self._wrap(member) for member in self._inner._members(dim)]

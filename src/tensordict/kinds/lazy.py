@@ -398,8 +398,11 @@ class LazyStackedTensorDict(TensorDictBase):
             member._del(key)
 
     def _keys(self) -> list[str]:
-        first, *rest = [m._keys() for m in self._tensordicts]
-        common = set(first).intersection(*rest)
+        views = [m._keys() for m in self._tensordicts]
+        first = views[0]
+        if all([view == first for view in views]):
+            return list(first)
+        common = set(first).intersection(*views)
         return [k for k in first if k in common]
 
     def _nodes(self) -> list[Any]:
@@ -524,6 +527,14 @@ class LazyStackedTensorDict(TensorDictBase):
                 pass  # said below, with the batch size
         return super().__getitem__(index)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if type(index) is int and self.stack_dim == 0 and -len(self._tensordicts) <= index < len(self._tensordicts):
+            member = self._tensordicts[index]
+            if isinstance(value, Core) and value._meta.batch == member._meta.batch:
+                member[()] = value
+                return
+        super().__setitem__(index, value)
+
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         return tuple(self._tensordicts) if dim == self.stack_dim else super().unbind(dim)
 
@@ -583,6 +594,10 @@ class LazyStackedTensorDict(TensorDictBase):
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._write(self._plan(items), value)
         return self
+
+    def _given(self) -> Any:
+        """Return rows of objects as lists, where the numbers of rows differ; whatever else as it is."""
+        return [row._given() for row in self.unbind(0)] if self._tensordicts[0]._is_non_tensor else self
 
     # ---- repr and ragged values
 

@@ -542,15 +542,17 @@ class NonTensorStack(NonTensor):
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
         if batch == self._meta.batch:
             return self._of(self._pool, self._rows.clone(), self._meta._replace(names=names))
-        # a reduction has no meaning for objects: all rows of the result take the first value
-        flat = self._rows.reshape(-1)[:1] if self._rows.numel() else torch.zeros(1, dtype=torch.long)
-        return self._again(flat.expand(batch) if batch else flat.reshape(()), names)
+        # objects have no sum: the one that all rows have is that of the result, and those that differ leave none
+        values = self._flat()
+        same = bool(values) and all(_same_value(value, values[0]) for value in values)
+        return NonTensorData(values[0] if same else None, batch, self._meta.device, names and list(names))
 
     def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
         rows = call(self._rows)
-        if dims.numel(batch) > dims.numel(self._meta.batch):
-            self._pool.objects.append(None)  # new rows, which are those that do not follow the others, have no value
-            rows = torch.where(call(self._rows + 1) == rows, len(self._pool) - 1, rows)
+        fresh = call(self._rows + 1) == rows  # new rows, which do not follow the others, have no value
+        if fresh.any():
+            self._pool.objects.append(None)
+            rows = torch.where(fresh, len(self._pool) - 1, rows)
         return self._of(self._pool, rows, self._meta._replace(names=names))
 
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Any, ...]:

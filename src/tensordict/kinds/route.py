@@ -96,6 +96,20 @@ class Route:
     def write(self, value: Any) -> None:
         for member, rest, part in self.parts(value):
             member[rest] = part
+        if self.stack is not self.source:
+            for mine, view in zip(self.source._tensordicts, self.members, strict=True):
+                _hand_back(mine, view)
+
+
+def _hand_back(node: Any, view: Any) -> None:
+    """Give a node the non-tensors that were written to a view of it: leaves share their memory, objects do not."""
+    for key, child in view._raw_pairs():
+        if not isinstance(child, Tensor):
+            mine = node._get(key)
+            if child._is_non_tensor:
+                node._set(key, child.reshape(*mine._meta.batch))
+            else:
+                _hand_back(mine, child)
 
 
 def _without_bools(stack: Any, items: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

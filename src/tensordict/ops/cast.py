@@ -129,7 +129,7 @@ class Cast(Facts):
             moved._stamp(Meta(moved._meta.batch, move.device, moved._meta.names))
         if move.batch_size is not None:
             moved = moved.clone(False) if moved is self else moved  # type: ignore[attr-defined]
-            moved.batch_size = move.batch_size
+            moved._give_batch(move.batch_size)
         return moved
 
     def _targets(self) -> dict[tuple[str, ...], dict[str, Any]]:

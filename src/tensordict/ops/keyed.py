@@ -210,7 +210,7 @@ class Keyed(Facts):
     def _widen(self, key: str, batch: tuple[int, ...]) -> Any:
         """Return me with a longer batch size, for a parent that has it."""
         wide = self.clone(False)  # type: ignore[attr-defined]
-        wide.batch_size = batch
+        wide._give_batch(batch)
         return wide
 
     def set(self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False) -> Self:
@@ -789,7 +789,7 @@ def _finished(self: Any, result: Any, names: Any, device: Any, lock: bool) -> An
     if result is None or result is self:
         return result
     if names is not NO_DEFAULT:
-        result.names = names
+        result._give_names(names)
     if device not in (NO_DEFAULT, None):
         result = result.to(device)
     return result.lock_() if lock and self._locked else result

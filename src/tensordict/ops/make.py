@@ -37,6 +37,8 @@ class _Said(NamedTuple):
 
 
 def _new(self: M, name: str, size: tuple[int, ...], said: _Said, *fill: Any) -> M:
+    if self._is_non_tensor and not self._is_unbatched:  # new rows of a column have no value
+        return self._rearrange(lambda v: v.new_zeros(size), size)
     n, options = self.ndim, said.options()
     made: Any = self._dense()._reduce(lambda v: getattr(v, name)((*size, *v.shape[n:]), *fill, **options), size)
     if said.device is not NO_DEFAULT:
@@ -241,7 +243,7 @@ class Make(Facts):
         if auto_batch_size or (batch_dims is not None and batch_size is None):
             node.auto_batch_size_(batch_dims)
         if names is not None:
-            node.names = names
+            node._give_names(names)
         return cls._received(node)
 
     def from_dict_instance(
@@ -312,7 +314,7 @@ class Make(Facts):
         words = {None: "maybe_dense_stack", True: "lazy_stack", False: "stack"}
         node = getattr(cls._dense_kind, words[lazy])(rows)
         if names is not None:
-            node.names = names
+            node._give_names(names)
         return cls._received(node)
 
     @classmethod

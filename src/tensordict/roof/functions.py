@@ -239,7 +239,7 @@ def pad_sequence(
         raise RuntimeError("pad_sequence expects at least one tensordict, got none")
     # values that are padded along a batch dim change the batch size of the result
     bare = [_without_batch_from(item, max(pad_dim, 0)) for item in items]
-    columns = {key: [item.get(key) for item in bare] for key in bare[0].keys(True, True)}
+    columns = {key: [item.get(key) for item in bare] for key in bare[0].keys(True, True, walk.is_leaf_nontensor)}
     columns = {key: parts for key, parts in columns.items() if all(_has_dim(part, pad_dim) for part in parts)}
     result = maybe_dense_stack([item.exclude(*columns) for item in bare])
     mask_key = "masks" if return_mask is True else return_mask
@@ -247,15 +247,25 @@ def pad_sequence(
         dim = dims.wrap(pad_dim, values[0].ndim, "pad_dim")
         parts = [value.movedim(dim, 0) for value in values] if dim else values
         try:
-            value = padded(parts, padding_value, padding_side, only_first=True)
+            value = _padded(parts, padding_value, padding_side)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"cannot pad key {key!r}: {error}") from None
         result.set(key, value.movedim(1, dim + 1))
-        if mask_key:
-            result.set((mask_key, key), lengths_mask(parts, padding_side))
+        if mask_key and isinstance(value, Tensor):
+            flags, lead = lengths_mask(parts, padding_side), bare[0].batch_size
+            result.set((mask_key, key), flags.view(len(flags), *(1,) * len(lead), flags.shape[1]).expand(-1, *lead, -1))
     if any(item.ndim > max(pad_dim, 0) for item in items):
         result.auto_batch_size_(items[0].ndim + 1)
     return result if out is None else out.update_(result)
+
+
+def _padded(parts: Sequence[Any], value: Any, side: str) -> Any:
+    """Return values stacked along a new first dim, padded along their first one; objects that are added are None."""
+    if all(isinstance(part, Tensor) for part in parts):
+        return padded(parts, value, side, only_first=True)
+    most = max(part.shape[0] for part in parts)
+    more = [most - part.shape[0] for part in parts]
+    return stack([part.pad((size, 0) if side == "left" else (0, size)) for part, size in zip(parts, more)])
 
 
 def _without_batch_from(item: Any, dim: int) -> Any:
@@ -263,15 +273,16 @@ def _without_batch_from(item: Any, dim: int) -> Any:
     if item.ndim <= dim:
         return item
     short = item.clone(False)
-    short.batch_size = item.batch_size[:dim]
+    short._give_batch(item.batch_size[:dim])
     for node in short.values(True):
         if isinstance(node, TensorCollection) and not node._is_non_tensor:
-            node.batch_size = item.batch_size[:dim]
+            node._give_batch(item.batch_size[:dim])
     return short
 
 
 def _has_dim(value: Any, dim: int) -> bool:
-    return isinstance(value, Tensor) and -value.ndim <= dim < value.ndim
+    leaf = isinstance(value, Tensor) or is_non_tensor(value)
+    return leaf and -value.ndim <= dim < value.ndim
 
 
 def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
@@ -305,17 +316,22 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
         for key, keep in _flags(masks, rows, pad_dim).items():
             value = row.get(key)
             dim = dims.wrap(pad_dim, value.ndim, "pad_dim")
-            row.set(key, value.movedim(dim, 0)[keep[at]].movedim(0, dim))
+            kept = value.movedim(dim, 0)[keep[at].view(keep.shape[1:-1].numel(), keep.shape[-1]).any(0)]
+            row.set(key, kept.movedim(0, dim))
         found.append(row.auto_batch_size_(padded.ndim - 1))
     return lazy_stack(found)
 
 
 def _flags(masks: Any, rows: Any, dim: int) -> dict[NestedKey, Tensor]:
     """Return the mask of each key; one mask is for all values that have as many steps."""
-    if isinstance(masks, Core):
-        return dict(masks.items(True, True))  # type: ignore[attr-defined]
-    leaves = [(key, value[0]) for key, value in rows.items(True, True)]
-    return {key: masks for key, value in leaves if _has_dim(value, dim) and value.shape[dim] == masks.shape[1]}
+    each = isinstance(masks, Core)
+    found = dict(masks.items(True, True)) if each else {}
+    mask: Any = next(iter(found.values()), None) if each else masks
+    for key, value in rows.items(True, True, walk.is_leaf_nontensor) if mask is not None else ():
+        row: Any = value[0] if is_non_tensor(value) or not each else None  # objects have no mask of their own
+        if _has_dim(row, dim) and row.shape[dim] == mask.shape[-1]:
+            found[key] = mask
+    return found
 
 
 def is_tensor_collection(datatype: Any) -> bool:

@@ -16,7 +16,7 @@ from tensordict.storage import layout
 from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import MODES, copy_leaf, leaf_of, map_file, new_leaf, replace_file
-from tensordict.storage.ragged import Parts, parts, whole
+from tensordict.storage.ragged import Parts, parts, whole, without_rows
 
 
 class Folder:
@@ -230,10 +230,10 @@ def _read_nested(path: str, entry: Entry, mode: str) -> Tensor:
     sizes_path = layout.sizes_name(path)
     mapped = map_file(sizes_path, byte_count(entry.shape, torch.int64), "r")
     sizes = leaf_of(mapped, 0, entry.shape, torch.int64).clone()
-    rows = sizes.tolist()
-    if any(size < 0 for row in rows for size in row):
-        raise ValueError(f"{sizes_path!r} holds a negative size")
+    rows = (sizes.clamp(min=0) if without_rows(sizes, entry.jagged_dim) else sizes).tolist()
     count, dim = sum(map(math.prod, rows)), entry.jagged_dim
+    if any(size < 0 for row in rows for size in row) or (dim and not rows):
+        raise ValueError(f"{sizes_path!r} holds a negative size, or none")
     if any(row[: dim - 1] + row[dim:] != rows[0][: dim - 1] + rows[0][dim:] for row in rows if dim):
         raise ValueError(f"{sizes_path!r} holds sizes that differ in other dims than the jagged one, {dim}")
     values = leaf_of(map_file(path, count * entry.dtype.itemsize, mode), 0, (count,), entry.dtype)

@@ -21,7 +21,8 @@ class Parts(NamedTuple):
 
     ``values`` holds the elements of all rows in one dim, ``sizes`` has a row of sizes for each row, and ``jagged_dim``
     is the ragged dim of a jagged nested tensor (1 for the first of a row), or 0 for a strided one. The rows of a jagged
-    one lie there with their ragged dim first.
+    one lie there with their ragged dim first. One without rows still has a row of sizes, with -1 for the ragged
+    dim, so that the others are known.
     """
 
     values: Tensor
@@ -42,6 +43,7 @@ def parts(tensor: Any) -> Parts:
         rows = tensor.offsets().diff()
     else:  # there are gaps between the rows
         values = torch.cat(tensor.detach().unbind(0), dim - 1)
+    rows = rows if len(rows) else rows.new_full((1,), -1)
     columns = [rows if at == dim - 1 else torch.full_like(rows, size) for at, size in enumerate(values.shape)]
     return Parts(values.movedim(dim - 1, 0).reshape(-1), torch.stack(columns, 1).long().cpu(), dim)
 
@@ -63,11 +65,15 @@ def whole(given: Parts) -> Tensor:
     values, sizes, dim = given
     if not dim:
         return _strided(values, sizes)
-    ragged = sizes[:, dim - 1].to(values.device)
-    # without rows nothing says how long the other dims are
-    one = sizes[0].tolist() if len(sizes) else [1] * sizes.shape[1]
+    ragged = sizes[: 0 if without_rows(sizes, dim) else None, dim - 1].to(values.device)
+    one = sizes[0].tolist()
     rows = values.view(int(ragged.sum()), *(size for at, size in enumerate(one) if at != dim - 1)).movedim(0, dim - 1)
     return torch.nested.nested_tensor_from_jagged(rows, ends(ragged), jagged_dim=dim)
+
+
+def without_rows(sizes: Tensor, dim: int) -> bool:
+    """Tell whether sizes are those of a jagged tensor that has no rows."""
+    return bool(dim) and len(sizes) == 1 and int(sizes[0, dim - 1]) == -1
 
 
 def ends(sizes: Tensor) -> Tensor:
