@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import KINDS, LEAVES, assert_same, can_make
+from kinds import KINDS, LEAVES, STORED, assert_same, can_make
 
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, pad
 
@@ -31,7 +31,15 @@ SHAPES: dict[str, Any] = {
 
 
 def cases() -> list[Any]:
-    return [(kind, batch) for kind in KINDS for batch in BATCHES if can_make(kind, batch)]
+    return [(kind, batch) for kind in KINDS for batch in BATCHES if kind not in STORED and can_make(kind, batch)]
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_a_node_in_a_store_refuses_shape_words_in_place(kind: str) -> None:
+    node = KINDS[kind]((2, 3))
+    with pytest.raises(TypeError, match="in place"):
+        node.flatten(inplace=True)
+    assert node.batch_size == (2, 3)
 
 
 def made(kind: str, batch: tuple[int, ...]) -> Any:

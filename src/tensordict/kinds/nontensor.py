@@ -543,17 +543,19 @@ class NonTensorStack(NonTensor):
         if batch == self._meta.batch:
             return self._of(self._pool, self._rows.clone(), self._meta._replace(names=names))
         # objects have no sum: the one that all rows have is that of the result, and those that differ leave none
-        values = self._flat()
-        same = bool(values) and all(_same_value(value, values[0]) for value in values)
+        whole = self._pool.objects  # when these are all the same, no row needs to be looked at
+        alike = self._pool.strings is None and bool(whole) and all(_same_value(value, whole[0]) for value in whole)
+        values = whole if alike and dims.numel(self._meta.batch) else self._flat()
+        same = bool(values) and (alike or all(_same_value(value, values[0]) for value in values))
         return NonTensorData(values[0] if same else None, batch, self._meta.device, names and list(names))
 
     def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
         rows = call(self._rows)
         fresh = call(self._rows + 1) == rows  # new rows, which do not follow the others, have no value
-        if fresh.any():
-            self._pool.objects.append(None)
-            rows = torch.where(fresh, len(self._pool) - 1, rows)
-        return self._of(self._pool, rows, self._meta._replace(names=names))
+        pool = self._pool  # whether there are such rows is not asked: the compiler could not answer
+        if not pool.objects or pool.objects[-1] is not None:
+            pool = Pool([*pool.objects, None], pool.strings)
+        return self._of(pool, torch.where(fresh, len(pool) - 1, rows), self._meta._replace(names=names))
 
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Any, ...]:
         return tuple(self._again(rows) for rows in call(self._rows))

@@ -100,6 +100,12 @@ class Stored(TensorDictBase):
         self._write(self._plan(()), dense)
         return self
 
+    def _take(self, made: Any) -> None:
+        raise TypeError(
+            f"a {type(self).__name__} cannot change its shape in place: its values lie in a store. Use what the word "
+            f"returns without inplace=True, which is in memory"
+        )
+
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return call(self)
 
