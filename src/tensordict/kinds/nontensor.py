@@ -543,10 +543,11 @@ class NonTensorStack(NonTensor):
         if batch == self._meta.batch:
             return self._of(self._pool, self._rows.clone(), self._meta._replace(names=names))
         # objects have no sum: the one that all rows have is that of the result, and those that differ leave none
-        whole = self._pool.objects  # when these are all the same, no row needs to be looked at
-        alike = self._pool.strings is None and bool(whole) and all(_same_value(value, whole[0]) for value in whole)
-        values = whole if alike and dims.numel(self._meta.batch) else self._flat()
-        same = bool(values) and (alike or all(_same_value(value, values[0]) for value in values))
+        one: Any = self._settled() if dims.numel(self._meta.batch) else self
+        if one is not self:  # no row needs to be looked at
+            return one._same(batch, names)
+        values = self._flat()
+        same = bool(values) and all(_same_value(value, values[0]) for value in values)
         return NonTensorData(values[0] if same else None, batch, self._meta.device, names and list(names))
 
     def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
