@@ -177,3 +177,20 @@ def test_joining_is_refused_before_anything_is_joined() -> None:
     with pytest.raises(RuntimeError, match=r"dim 0.*\[2\].*\[1, 2\]"):
         torch.cat([one, two.unsqueeze(0)])
     assert_unchanged(one, before)
+
+
+def test_an_error_deep_in_a_tree_is_found_once() -> None:
+    td = TensorDict({"x": torch.zeros(2)}, [2])
+    for _ in range(12):
+        td = TensorDict({"n": td}, [2])
+    said: list[Any] = []
+
+    def refuse(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value._resize(refuse, (2,))
+        said.append(value)
+        raise RuntimeError("refused")
+
+    with pytest.raises(RuntimeError, match="refused"):
+        td._resize(refuse, (2,))
+    assert len(said) == 1

@@ -209,8 +209,8 @@ class TensorDict(TensorDictBase):
         """Say a call that treats rows alike to each child."""
         try:
             return {k: call(v) for k, v in self._dict.items()}
-        except (RuntimeError, ValueError):  # torch knows few of these calls for nested tensors
-            return told(self._dict, call)
+        except (RuntimeError, ValueError) as error:  # torch knows few of these calls for nested tensors
+            return told(self._dict, call, error)
 
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return self._derived(self._told(call), Meta(batch, self._meta.device, names))

@@ -75,8 +75,13 @@ def concatenated(parts: Sequence[Tensor]) -> Tensor:
     return nest([row for part in parts for row in part.unbind(0)], like)
 
 
-def told(children: Mapping[str, Any], call: Call) -> dict[str, Any]:
-    """Say a call that treats rows alike to each child; of a nested tensor, what it does to row numbers picks rows."""
+def told(children: Mapping[str, Any], call: Call, error: Exception) -> dict[str, Any]:
+    """Say a call that treats rows alike to each child; of a nested tensor, what it does to row numbers picks rows.
+
+    Without a nested tensor the error stands: a node below has tried this already, and each level would double the work.
+    """
+    if not any(map(is_nested, children.values())):
+        raise error
     return {key: _by_rows(key, child, call) if is_nested(child) else call(child) for key, child in children.items()}
 
 
