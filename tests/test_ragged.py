@@ -464,6 +464,18 @@ def test_rows_of_a_nested_leaf_are_written_in_place(layout: torch.layout) -> Non
         td[0] = {"y": td["ids"]}
 
 
+@pytest.mark.parametrize("index", [[0, 1], [1], torch.tensor([0, 1]), torch.tensor([True, True])])
+def test_rows_that_are_picked_by_number_are_copies(index: Any) -> None:
+    rows = [torch.ones(2, 2), torch.ones(3, 2)]
+    for whole in (torch.nested.nested_tensor(rows, layout=torch.jagged), torch.nested.nested_tensor(rows)):
+        td = TensorDict({"x": whole}, [2])
+        td[index].zero_()
+        assert sum(float(row.sum()) for row in td["x"].unbind()) == 10
+    td = TensorDict({"x": torch.nested.nested_tensor(rows, layout=torch.jagged)}, [2])
+    td[0:1].zero_()
+    assert td["x"].values().sum() == 6
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_copies_casts_and_pickles_of_a_nested_leaf(layout: torch.layout) -> None:
     td = nested(layout)

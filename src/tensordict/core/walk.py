@@ -198,6 +198,12 @@ class ItemsView(View):
         return ((_plain(path), _show(holder, path[-1])) for holder, path in self._places())
 
 
+def _protected(node: Any) -> Callable[[Any], Any] | None:
+    """Return what makes leaves refuse to be written, for a node that may not be written."""
+    home = node._home if isinstance(node, Core) else None
+    return node._shown if home is not None and home.mode == "r" else None
+
+
 def find(node: Any, path: Path) -> Any:
     """Return the raw child at a path, or None; of a lazy stack, one member's value stands for a value."""
     for key in path:
@@ -240,8 +246,10 @@ class Visit(NamedTuple):
     def _alone(self, node: Any, path: Path) -> dict[str, Any]:
         """Return the new children of a node that is visited without others, by the short road."""
         fn, named, found = self.fn, self.named, {}
+        shown = _protected(node)
         for key, child in node._raw_pairs():
             if isinstance(child, Tensor):
+                child = shown(child) if shown else child
                 result = fn(_plain((*path, key)) if self.nested_keys else key, child) if named else fn(child)
             else:
                 result = child._visited(self, (), (*path, key))
@@ -260,7 +268,8 @@ class Visit(NamedTuple):
     def _part(self, node: Any, key: str, path: Path) -> Any:
         if self.default is not NO_DEFAULT and (not isinstance(node, Core) or key not in node._keys()):
             return self.default
-        return node._get(key)
+        child, shown = node._get(key), _protected(node)
+        return shown(child) if shown and isinstance(child, Tensor) else child
 
     def call(self, path: Path, parts: list[Any]) -> Any:
         """Call the user's function on one leaf."""

@@ -17,10 +17,12 @@ from tensordict.dims import memo
 from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.join import cat_meta, stacked_meta
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import PRECISE, align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
+from tensordict.storage.guard import read_only
 from tensordict.storage.mapped import present
 from tensordict.storage.memmap import Handle, NestedHandle, handle, restore
 
@@ -141,7 +143,7 @@ class TensorDict(TensorDictBase):
             at_once = _at_once(many, list(leaves.values()))
             if at_once is not None:
                 return _of(dict(zip(leaves, at_once)), self._meta)
-        return _of({k: call(v) for k, v in leaves.items()}, self._meta)
+        return self._like({k: call(v) for k, v in leaves.items()}, self._meta)
 
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         mine = self._dict
@@ -428,7 +430,10 @@ class TensorDict(TensorDictBase):
         return self
 
     def _like(self, children: dict[str, Any], meta: Meta) -> Self:
-        return _of(children, meta)
+        node = _of(children, meta)
+        if self._home is not None and self._home.mode == "r" and any(map(read_only, children.values())):
+            node._home = self._home._replace(kind="mixed")
+        return node
 
     def _rekeyed(self, children: dict[str, Any]) -> TensorDict:
         """Return a node of some of the same leaves under other keys; what may not be written stays so."""
@@ -445,11 +450,11 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        return _join(torch.stack, items, dim, _stacked_meta(items, dim))
+        return _join(torch.stack, items, dim, stacked_meta(items, dim))
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        return _join(torch.cat, items, dim, _cat_meta(items, dim))
+        return _join(torch.cat, items, dim, cat_meta(items, dim))
 
     def _place(self, room: Any, kind: str, fill: bool) -> Self:
         children = {}
@@ -618,36 +623,6 @@ def _mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
         f"cannot join the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "
         f"`lazy_stack` keeps each as it is, `pad_sequence` pads them."
     )
-
-
-def _stacked_meta(items: Sequence[Any], dim: int) -> Meta:
-    first = items[0]._meta
-    batch, device, names = first
-    metas = [item._meta for item in items]
-    for at, meta in enumerate(metas) if metas.count(first) < len(metas) else ():
-        if meta.batch != batch:
-            raise errors.ShapeMismatch(
-                f"cannot stack tensordicts of different batch sizes: the first has {list(batch)}, "
-                f"number {at} has {list(meta.batch)}"
-            )
-        if meta.device != device:
-            device = None
-    return Meta((*batch[:dim], len(items), *batch[dim:]), device, names and (*names[:dim], None, *names[dim:]))
-
-
-def _cat_meta(items: Sequence[Any], dim: int) -> Meta:
-    batch, device, names = items[0]._meta
-    for at, item in enumerate(items):
-        other = item._meta.batch
-        if other == batch:
-            continue
-        if len(other) != len(batch) or (*other[:dim], *other[dim + 1 :]) != (*batch[:dim], *batch[dim + 1 :]):
-            raise errors.ShapeMismatch(
-                f"cannot concatenate tensordicts along dim {dim}: the first has batch size {list(batch)}, "
-                f"number {at} has {list(other)}"
-            )
-    joined = (*batch[:dim], sum([item._meta.batch[dim] for item in items]), *batch[dim + 1 :])
-    return Meta(joined, device if all([item._meta.device == device for item in items]) else None, names)
 
 
 Core._dense_kind = TensorDict

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tensordict import dims, errors, settings
 from tensordict.core.core import Core, S, implements
+from tensordict.meta import Meta
 
 
 def stack(input: Sequence[S], dim: int = 0, *, out: S | None = None) -> S:
@@ -161,3 +162,35 @@ class Join(Core):
     cat = staticmethod(cat)
     lazy_stack = staticmethod(lazy_stack)
     maybe_dense_stack = staticmethod(maybe_dense_stack)
+
+
+def stacked_meta(items: Sequence[Any], dim: int) -> Meta:
+    """Return the meta of nodes that are stacked; raise unless they have one batch size."""
+    first = items[0]._meta
+    batch, device, names = first
+    metas = [item._meta for item in items]
+    for at, meta in enumerate(metas) if metas.count(first) < len(metas) else ():
+        if meta.batch != batch:
+            raise errors.ShapeMismatch(
+                f"cannot stack tensordicts of different batch sizes: the first has {list(batch)}, "
+                f"number {at} has {list(meta.batch)}"
+            )
+        if meta.device != device:
+            device = None
+    return Meta((*batch[:dim], len(items), *batch[dim:]), device, names and (*names[:dim], None, *names[dim:]))
+
+
+def cat_meta(items: Sequence[Any], dim: int) -> Meta:
+    """Return the meta of nodes that are concatenated; raise unless their other dims agree."""
+    batch, device, names = items[0]._meta
+    for at, item in enumerate(items):
+        other = item._meta.batch
+        if other == batch:
+            continue
+        if len(other) != len(batch) or (*other[:dim], *other[dim + 1 :]) != (*batch[:dim], *batch[dim + 1 :]):
+            raise errors.ShapeMismatch(
+                f"cannot concatenate tensordicts along dim {dim}: the first has batch size {list(batch)}, "
+                f"number {at} has {list(other)}"
+            )
+    joined = (*batch[:dim], sum([item._meta.batch[dim] for item in items]), *batch[dim + 1 :])
+    return Meta(joined, device if all([item._meta.device == device for item in items]) else None, names)

@@ -86,12 +86,16 @@ def told(children: Mapping[str, Any], call: Call, error: Exception) -> dict[str,
 
 
 def _by_rows(key: str, leaf: Tensor, call: Call) -> Any:
-    answer = call(torch.arange(leaf.size(0), device=leaf.device))
-    picked = [_rows_of(key, leaf, rows) for rows in ([answer] if isinstance(answer, Tensor) else answer)]
+    numbers = torch.arange(leaf.size(0), device=leaf.device)
+    answer = call(numbers)
+    picked = [
+        _rows_of(key, leaf, rows, rows.untyped_storage().data_ptr() == numbers.untyped_storage().data_ptr())
+        for rows in ([answer] if isinstance(answer, Tensor) else answer)
+    ]
     return picked[0] if isinstance(answer, Tensor) else picked
 
 
-def _rows_of(key: str, leaf: Tensor, rows: Tensor) -> Tensor:
+def _rows_of(key: str, leaf: Tensor, rows: Tensor, view: bool) -> Tensor:
     if rows.ndim > 1:
         raise errors.ShapeMismatch(
             f"the value at key {key!r} is a nested tensor, whose first dim is its only batch dim: it cannot have "
@@ -101,16 +105,16 @@ def _rows_of(key: str, leaf: Tensor, rows: Tensor) -> Tensor:
         return leaf[int(rows)]
     if leaf.layout is torch.strided:
         return nest([leaf[row] for row in rows.tolist()], leaf)
-    return _picked(leaf, rows)
+    return _picked(leaf, rows, view)
 
 
-def _picked(leaf: Any, rows: Tensor) -> Tensor:
-    """Return rows of a jagged nested tensor: a view if they follow each other, or else one gather of their elements."""
+def _picked(leaf: Any, rows: Tensor, view: bool = False) -> Tensor:
+    """Return rows of a jagged nested tensor: a view where a tensor gives one and they follow each other, or a copy."""
     dim, starts, sizes = leaf._ragged_idx, leaf.offsets()[:-1][rows], leaf.lengths()
     sizes = (leaf.offsets().diff() if sizes is None else sizes)[rows]
     offsets = ends(sizes)
     total = int(offsets[-1])
-    if len(rows) and torch.equal(starts - starts[0], offsets[:-1]):
+    if view and len(rows) and torch.equal(starts - starts[0], offsets[:-1]):
         values = leaf.values().narrow(dim - 1, int(starts[0]), total)
     else:
         steps = torch.repeat_interleave(starts - offsets[:-1], sizes) + torch.arange(total, device=rows.device)

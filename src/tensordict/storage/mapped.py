@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from tensordict.storage.base import byte_count, view
+from tensordict.storage.guard import frozen, guarded, read_only, refuse_write
 from tensordict.storage.memmap import (
     Handle,
     allocate_anonymous,
@@ -27,19 +29,15 @@ from tensordict.storage.ragged import Parts, whole
 
 Path = str | os.PathLike[str]
 
-# These change what a tensor says of itself, not what lies in the file.
-_HARMLESS = frozenset(["requires_grad_", "share_memory_", "detach_", "rename_"]) | frozenset(
-    ["t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"]
-)
 _VIEWS = frozenset(["__getitem__", "unbind", "split", "chunk"])
 
 
 class MemoryMappedTensor(torch.Tensor):
     """Hold a tensor whose memory is a file, so that processes can share it and it may exceed the memory.
 
-    Indexing, ``unbind``, ``split`` and ``chunk`` keep the class where they return a view of the file; every other
-    operation returns a plain tensor. Pickling sends the name of the file and which part of it, whatever the size;
-    a deep copy is a plain tensor in memory.
+    Indexing, ``unbind``, ``split`` and ``chunk`` keep the class where they return a view of the file, and so does every
+    view of a file that was opened with ``mode="r"``, which cannot be written; other operations return a plain tensor.
+    Pickling sends the name of the file and which part of it, whatever the size; a deep copy is plain, in memory.
 
     Args:
         source: what to copy: a tensor, or what `torch.as_tensor` takes.
@@ -313,40 +311,35 @@ class MemoryMappedTensor(torch.Tensor):
                 return NotImplemented
         name = getattr(func, "__name__", "")
         if kwargs or name[-1:] == "_" or "." in name:
-            _refuse_write(name, args, kwargs or {})
+            refuse_write(name, args, kwargs or {})
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
-        if name in _VIEWS:
-            if isinstance(result, (tuple, list)):
-                return type(result)(map(present, result))
-            return present(result)
-        return result
+        return frozen(result, args[0]) if isinstance(result, numpy.ndarray) else _handed(name, result)
 
 
 def present(tensor: Tensor) -> Tensor:
-    """Return what a user is handed for a leaf: a `MemoryMappedTensor` over the same memory, if it is mapped."""
-    if home_of(tensor) is None or tensor.is_nested:
-        return tensor
-    return tensor.as_subclass(MemoryMappedTensor)
+    """Return what a user is handed for a leaf: a `MemoryMappedTensor` over the same memory, if it is mapped.
+
+    A nested tensor comes back as it is, unless it may not be written: then it becomes one that refuses.
+    """
+    if tensor.is_nested:
+        if read_only(tensor) is None:
+            return tensor
+        return tensor.as_subclass(MemoryMappedTensor) if tensor.layout is torch.strided else guarded(tensor, _handed)
+    return tensor if home_of(tensor) is None else tensor.as_subclass(MemoryMappedTensor)
+
+
+def _handed(name: str, result: Any) -> Any:
+    """Return a result as users get it: some views keep the class, and all views of what may not be written do."""
+    if type(result) in (tuple, list):
+        return type(result)(_handed(name, item) for item in result)
+    if isinstance(result, Tensor) and (name in _VIEWS or read_only(result) is not None):
+        return present(result)
+    return result
 
 
 def _restore_mapped(sent: Handle) -> Tensor:
     return restore(sent).as_subclass(MemoryMappedTensor)
-
-
-def _refuse_write(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    name = name.partition(".")[0]
-    targets = [kwargs.get("out")]
-    if args and (name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__" and name not in _HARMLESS)):
-        targets.append(args[0])
-    for target in targets:
-        for tensor in target if isinstance(target, (list, tuple)) else (target,):
-            home = home_of(tensor) if isinstance(tensor, MemoryMappedTensor) else None
-            if home is not None and home.mode == "r":
-                raise RuntimeError(
-                    f"{name}: {home.path!r} was opened with mode='r' and cannot be written; "
-                    "open it with mode='r+', or change a clone()"
-                )
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
