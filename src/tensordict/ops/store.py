@@ -17,6 +17,7 @@ from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import temporary
 from tensordict.storage.memory import memory
 from tensordict.storage.ragged import parts
+from tensordict.storage.saving import steadily
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -105,10 +106,13 @@ class Store(Facts):
     ) -> Self:
         """Move all leaves to memory-mapped files and lock the keys; return self.
 
+        A folder is saved in one step: until all of it is on the disk it holds what it held before, and whoever opens
+        it, whenever a process or the machine stops, finds the old tensordict or the new one. Other files in it stay.
+
         Args:
             prefix: the folder; None for a temporary file that goes when this process drops it.
             copy_existing: kept for programs that pass it; leaves that are mapped elsewhere are always copied.
-            num_threads: kept for programs that pass it.
+            num_threads: how many threads copy leaves to files of a folder; 0 for none but this one.
             existsok: allow a folder that holds a saved tensordict, which is replaced.
             robust_key: kept for programs that pass it; any key is safe.
 
@@ -123,7 +127,7 @@ class Store(Facts):
             >>> td["x"]
             MemoryMappedTensor([0, 1, 2])
         """
-        return _settle(self, _room(prefix, existsok), "memmap")
+        return _settle(self, _room(prefix, existsok, num_threads), "memmap")
 
     def memmap(
         self,
@@ -144,7 +148,7 @@ class Store(Facts):
             ...     TensorDict.load_memmap(folder)["x"].tolist()
             [0, 1, 2]
         """
-        return _placed(self, _room(prefix, existsok), "memmap", fill=True).lock_()
+        return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=True).lock_()
 
     def memmap_like(
         self,
@@ -166,7 +170,7 @@ class Store(Facts):
             >>> int(sample.expand(1000).memmap_like()["image"].sum())
             0
         """
-        return _placed(self, _room(prefix, existsok), "memmap", fill=False).lock_()
+        return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=False).lock_()
 
     @classmethod
     def load_memmap(
@@ -208,7 +212,9 @@ class Store(Facts):
             raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
         path = os.fspath(prefix)
         chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
-        node: Any = cls._received(open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle))))
+        node: Any = cls._received(
+            steadily(path, lambda: open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle))))
+        )
         return node if device is None else node.to(device, non_blocking=non_blocking)  # type: ignore[no-any-return]
 
     @classmethod
@@ -274,14 +280,14 @@ def _outline(schema: Mapping[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any
     return found
 
 
-def _room(prefix: str | os.PathLike[str] | None, existsok: bool) -> Any:
+def _room(prefix: str | os.PathLike[str] | None, existsok: bool, threads: int = 0) -> Any:
     """Return the place that a memory-mapped tree goes to."""
     if prefix is None:
         return temporary()
     path = os.path.abspath(os.fspath(prefix))
     if not existsok and os.path.exists(os.path.join(path, "meta.json")):
         raise FileExistsError(f"{path!r} holds a saved tensordict already; pass existsok=True to replace it")
-    return Folder(path, "w")
+    return Folder(path, "w", threads=threads)
 
 
 def _specs(node: Any) -> list[Any]:
@@ -296,8 +302,12 @@ def _specs(node: Any) -> list[Any]:
 
 
 def _placed(node: N, room: Any, kind: str, fill: bool) -> N:
-    room.reserve(_specs(node))
-    return node._place(room, kind, fill)
+    try:
+        room.reserve(_specs(node))
+        return node._place(room, kind, fill)
+    except BaseException:
+        room.abandon()
+        raise
 
 
 def _settle(node: N, room: Any, kind: str) -> N:

@@ -12,18 +12,29 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tensordict.storage import layout
+from tensordict.storage import disk, layout
 from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
 from tensordict.storage.layout import META, Entry
-from tensordict.storage.memmap import MODES, copy_leaf, leaf_of, map_file, new_leaf, replace_file
+from tensordict.storage.memmap import (
+    MODES,
+    copy_leaf,
+    leaf_of,
+    map_file,
+    new_leaf,
+    place_copy,
+    place_new,
+    replace_file,
+)
 from tensordict.storage.ragged import Parts, parts, whole, without_rows
+from tensordict.storage.saving import Stage
 
 
 class Folder:
     """Open or begin one node in a folder.
 
-    With mode ``"w"`` a new tree takes the place of what the folder held, as soon as `meta` is assigned; ``"r+"`` opens
-    what is there for reading and writing, and ``"r"`` for reading only. Loading runs no code unless `allow_pickle`.
+    With mode ``"w"`` a new tree takes the place of what the folder held, in one step, when `meta` is assigned; ``"r+"``
+    opens what is there for reading and writing, and ``"r"`` for reading only. Loading runs no code unless
+    `allow_pickle`; `threads` copy leaves, if there are any.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp()
@@ -43,7 +54,13 @@ class Folder:
     row_reads = True
 
     def __init__(
-        self, path: str | os.PathLike[str], mode: str = "r+", *, allow_pickle: bool = False, key: tuple[str, ...] = ()
+        self,
+        path: str | os.PathLike[str],
+        mode: str = "r+",
+        *,
+        allow_pickle: bool = False,
+        key: tuple[str, ...] = (),
+        threads: int = 0,
     ) -> None:
         if mode not in (*MODES, "w"):
             raise ValueError(f"mode must be 'r', 'r+' or 'w', got {mode!r}")
@@ -55,8 +72,10 @@ class Folder:
         self._children: dict[str, Folder] = {}
         self._entries: dict[str, Entry] = {}
         self._record: Record | None = None
+        self._stage: Stage | None = None
+        self._within = ""  # my path within the stage
         if mode == "w":
-            os.makedirs(self.path, exist_ok=True)
+            self._stage = Stage(self.path, threads)
         else:
             self._open()
         self._taken = {layout.folded(name): key for key, entry in self._entries.items() for name in entry.files}
@@ -98,12 +117,18 @@ class Folder:
             batch = child.meta.batch if child.meta.kind.startswith("non-tensor") else None
             self._entries[key] = self._entries[key]._replace(type=layout.type_name(child.meta), batch=batch)
         text = layout.dump(record, self._entries).encode()
-        old = _entries_of(self.path)
+        old = _entries_of(self.path) if self._place is None else []
         name = layout.pickle_name(text) if record.kind.startswith("non-tensor") else None
         if name is not None:
-            self._replace(name, pickle.dumps({"data": record.data} if name == layout.PICKLE else record.data))
-        self._replace(META, text)
+            self._put(name, pickle.dumps({"data": record.data} if name == layout.PICKLE else record.data))
+        self._put(META, text)
         self._record = record
+        if self._place is not None and not self._within:
+            self._place.publish()
+        self._clear(old)
+
+    def _clear(self, old: list[Entry]) -> None:
+        """Remove the files and folders that an old record named and mine does not."""
         kept = {name for entry in self._entries.values() for name in entry.files}
         for entry in old:
             if entry.dtype is None and entry.file not in kept:
@@ -112,9 +137,30 @@ class Folder:
                 for name in set(entry.files) - kept:
                     _unlink(os.path.join(self.path, name))
 
-    def _replace(self, name: str, content: bytes) -> None:
-        with replace_file(os.path.join(self.path, name)) as (_, temporary), open(temporary, "wb") as file:
-            file.write(content)
+    def _put(self, name: str, content: bytes) -> None:
+        path = os.path.join(self.path, name)
+        if self._place is None:
+            with replace_file(path) as (descriptor, _):
+                disk.write(descriptor, content, path)
+            return
+        descriptor = disk.create(self._place.file(self._inside(name)))
+        try:
+            disk.write(descriptor, content, path)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def _place(self) -> Stage | None:
+        """Where my tree is being written, until it is published."""
+        return self._stage if self._stage is not None and self._stage.building else None
+
+    def _inside(self, name: str) -> str:
+        return f"{self._within}/{name}" if self._within else name
+
+    def abandon(self) -> None:
+        """Remove what was written of a new tree that has not been published."""
+        if self._stage is not None:
+            self._stage.abandon()
 
     def _require_writable(self) -> None:
         if not self.writable:
@@ -127,25 +173,32 @@ class Folder:
 
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         file = self._enter(key, "leaf")
-        leaf = new_leaf(os.path.join(self.path, file), shape, dtype)
+        if self._place is None:
+            leaf = new_leaf(os.path.join(self.path, file), shape, dtype)
+        else:
+            leaf = place_new(self._place, self._inside(file), shape, dtype)
         self._enter_as(key, Entry(file, *spec_of(leaf)))
         self._leaves[key] = leaf
         return leaf
 
     def write(self, key: str, tensor: Tensor) -> Tensor:
         file = self._enter(key, "leaf", nested=tensor.is_nested)
-        path = os.path.join(self.path, file)
         if tensor.is_nested:
             given = parts(tensor)
-            copy_leaf(os.path.join(self.path, layout.sizes_name(file)), given.sizes)
-            leaf = whole(given._replace(values=copy_leaf(path, given.values)))
+            self._copy(layout.sizes_name(file), given.sizes)
+            leaf = whole(given._replace(values=self._copy(file, given.values)))
             entry = Entry(file, tuple(given.sizes.shape), tensor.dtype, nested=True, jagged_dim=given.jagged_dim)
         else:
-            leaf = copy_leaf(path, tensor)
+            leaf = self._copy(file, tensor)
             entry = Entry(file, *spec_of(leaf))
         self._enter_as(key, entry)
         self._leaves[key] = leaf
         return leaf
+
+    def _copy(self, file: str, tensor: Tensor) -> Tensor:
+        if self._place is None:
+            return copy_leaf(os.path.join(self.path, file), tensor)
+        return place_copy(self._place, self._inside(file), tensor)
 
     def _enter(self, key: str, kind: Child, *, nested: bool = False) -> str:
         """Return the file name of a key that is about to be written."""
@@ -153,6 +206,8 @@ class Folder:
         entry = self._entries.get(key)
         if entry is not None and (entry.dtype is None) == (kind == "node") and entry.nested == nested:
             return entry.file
+        if entry is not None:
+            self._drop(key)
         others = {name for name, owner in self._taken.items() if owner != key} if entry else self._taken
         return layout.free_name(key, kind, others, nested=nested)
 
@@ -193,8 +248,14 @@ class Folder:
     def delete(self, key: str) -> None:
         self._require_writable()
         require_key(self._entries, key, repr(self.path))
+        self._drop(key)
         self._forget(key)
         del self._entries[key]
+
+    def _drop(self, key: str) -> None:
+        if self._place is not None:
+            for name in self._entries[key].files:
+                self._place.drop(self._inside(name))
 
     # --- children
 
@@ -212,15 +273,24 @@ class Folder:
             if entry.batch is not None:
                 child._record = replace(child.meta, batch=entry.batch)
         elif self.writable:
-            file = self._enter(key, "node")
-            child = Folder(os.path.join(self.path, file), "w", allow_pickle=self._allow_pickle)
-            self._enter_as(key, Entry(file))
+            child = self._new_child(self._enter(key, "node"))
+            self._enter_as(key, Entry(os.path.basename(child.path)))
         else:
             require_key(
                 [name for name, kind in self.keys().items() if kind == "node"], key, f"the nodes of {self.path!r}"
             )
         assert child is not None
         self._children[key] = child
+        return child
+
+    def _new_child(self, file: str) -> Folder:
+        child = Folder(os.path.join(self.path, file), "w", allow_pickle=self._allow_pickle)
+        child._stage, child._within = self._stage, self._inside(file)
+        if self._place is None:
+            os.makedirs(child.path, exist_ok=True)
+        else:
+            self._place.begin()
+            self._place.folder(child._within)
         return child
 
 

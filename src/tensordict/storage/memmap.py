@@ -14,16 +14,17 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
+from tensordict.storage import disk
 from tensordict.storage.base import byte_count, require_space, spec_of, view
 from tensordict.storage.layout import TEMPORARY
 from tensordict.storage.memory import Block, Blocked, is_shared, missing
@@ -36,15 +37,43 @@ _open: weakref.WeakValueDictionary[tuple[int, int, str], torch.UntypedStorage] =
 _blocks: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
 
+class Place(Protocol):
+    """A folder that a tree is written in, which may get another name."""
+
+    path: str
+
+    def at(self, name: str) -> str:
+        """Return where a file of the tree lies now."""
+
+    def file(self, name: str) -> str:
+        """Announce a file of the tree and return where to create it."""
+
+    def later(self, job: Callable[[], Any]) -> None:
+        """Do a job before the tree is published."""
+
+
 class Home:
-    """Where a mapped storage lies: the file, the mode, and the shape of each leaf by its first byte."""
+    """Where a mapped storage lies: the file, the mode, and the shape of each leaf by its first byte.
 
-    __slots__ = ("leaves", "mode", "path")
+    A `path` within a `place` moves with it. `file` is the identity of the file that is mapped, whatever has its name.
+    """
 
-    def __init__(self, path: str, mode: str) -> None:
-        self.path = path
+    __slots__ = ("_path", "file", "leaves", "mode", "place")
+
+    def __init__(self, path: str, mode: str, place: Place | None = None, file: tuple[int, int] = (0, 0)) -> None:
+        self._path = path
         self.mode = mode
+        self.place = place
+        self.file = file
         self.leaves: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def path(self) -> str:
+        return self._path if self.place is None else self.place.at(self._path)
+
+    def goes_to(self, path: str) -> bool:
+        """Tell whether this is, or will be, the path of the file."""
+        return path == (self._path if self.place is None else f"{self.place.path}/{self._path}")
 
     def leaf_at(self, byte: int) -> tuple[int, tuple[int, ...]] | None:
         """Return the first byte and the shape of the leaf that a byte of the file belongs to."""
@@ -71,8 +100,7 @@ def map_file(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
         ValueError: the mode is unknown, or the file holds fewer or more bytes.
         FileNotFoundError: there is no such file.
     """
-    _check_file(path, nbytes, mode)
-    return _map(path, nbytes, mode)
+    return _map(path, nbytes, mode, file=_check_file(path, nbytes, mode))
 
 
 def _check_file(path: str, nbytes: int, mode: str) -> tuple[int, int]:
@@ -89,14 +117,19 @@ def _check_file(path: str, nbytes: int, mode: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _map(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
+def _map(
+    path: str, nbytes: int, mode: str, *, file: tuple[int, int] | None = None, place: tuple[Place, str] | None = None
+) -> torch.UntypedStorage:
     # An empty range cannot be mapped, and needs no file.
     storage: Any
     if nbytes:
         storage = torch.UntypedStorage.from_file(path, mode != "r", nbytes)
     else:
         storage = torch.UntypedStorage(0)
-    storage._home = Home(path, mode)
+    if file is None:
+        status = os.stat(path)
+        file = status.st_dev, status.st_ino
+    storage._home = Home(path, mode, None, file) if place is None else Home(place[1], mode, place[0], file)
     return cast(torch.UntypedStorage, storage)
 
 
@@ -105,7 +138,7 @@ def attach(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
     key = (*_check_file(path, nbytes, mode), mode)
     storage = _open.get(key) if nbytes else None
     if storage is None:
-        storage = _map(path, nbytes, mode)
+        storage = _map(path, nbytes, mode, file=key[:2])
         if nbytes:
             _open[key] = storage
     return storage
@@ -121,33 +154,25 @@ def leaf_of(storage: torch.UntypedStorage, start: int, shape: Sequence[int], dty
 def replace_file(path: str) -> Iterator[tuple[int, str]]:
     """Yield descriptor and name of a new file that takes this name when the block ends well, and vanishes otherwise.
 
-    An older file of that name is replaced, not overwritten: who has it mapped keeps the old bytes.
+    An older file of that name is replaced, not overwritten: who has it mapped keeps the old bytes. The new one is on
+    the disk before it gets the name.
     """
     temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.getpid()}-{next(_counter)}")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    descriptor = disk.create(temporary)
     try:
         yield descriptor, temporary
-        os.replace(temporary, path)
+        disk.sync(temporary)
+        disk.rename(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        disk.unlink(temporary)
         raise
     finally:
         os.close(descriptor)
-
-
-def _extend(descriptor: int, nbytes: int, path: str, *, reserve: bool) -> None:
-    # A page that finds no room when it is first written kills the process, so what will be written is reserved.
-    try:
-        if reserve and nbytes and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, nbytes)
-        else:
-            os.ftruncate(descriptor, nbytes)
-    except OSError as error:
-        raise OSError(error.errno, f"no space for {path!r}: {nbytes} bytes needed: {error.strerror}") from error
+    disk.sync(os.path.dirname(path))
 
 
 def new_leaf(path: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Make a sparse file of zeros and return the leaf over it.
+    """Make a file of zeros and return the leaf over it.
 
     Raises:
         OSError: the file system has too little space; the message names the file and the bytes needed.
@@ -155,7 +180,7 @@ def new_leaf(path: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     nbytes = byte_count(shape, dtype)
     require_space(os.path.dirname(path), nbytes, repr(path))
     with replace_file(path) as (descriptor, _):
-        _extend(descriptor, nbytes, path, reserve=False)
+        disk.reserve(descriptor, nbytes, path)
     return leaf_of(_map(path, nbytes, "r+"), 0, shape, dtype)
 
 
@@ -171,40 +196,73 @@ def copy_leaf(path: str, tensor: Tensor) -> Tensor:
     nbytes = byte_count(shape, dtype)
     require_space(os.path.dirname(path), nbytes, repr(path))
     with replace_file(path) as (descriptor, temporary):
-        _extend(descriptor, nbytes, path, reserve=True)
-        written = _write_bytes(descriptor, tensor)
-        storage = _map(temporary, nbytes, "r+")
-        leaf = leaf_of(storage, 0, shape, dtype)
-        if not written:
-            with torch.no_grad():
-                leaf.copy_(tensor)
-    storage._home.path = path  # type: ignore[attr-defined]
+        disk.reserve(descriptor, nbytes, path)
+        leaf = leaf_of(_map(temporary, nbytes, "r+"), 0, shape, dtype)
+        _fill(leaf, tensor, descriptor, path)
+    home = leaf.untyped_storage()._home  # type: ignore[attr-defined]
+    home._path = path
     return leaf
 
 
-def _write_bytes(descriptor: int, tensor: Tensor) -> bool:
-    """Write a plain contiguous leaf through the file, which takes no page fault a page; tell whether it was one."""
-    if not (tensor.is_cpu and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
-        return False
-    array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    rest = memoryview(array)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-    return True
+def _fill(leaf: Tensor, tensor: Tensor, descriptor: int, path: str) -> None:
+    """Copy a tensor to its file: through the file where it lies as it should, which takes no page fault a page."""
+    if tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        disk.write(descriptor, array, path)
+    else:
+        with torch.no_grad():
+            leaf.copy_(tensor)
+    disk.start_writing(descriptor)
+
+
+def place_new(place: Place, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Make a file of zeros in a tree that is being written, and return the leaf over it; errors as for `new_leaf`."""
+    path, nbytes = place.file(name), byte_count(shape, dtype)
+    require_space(os.path.dirname(path), nbytes, repr(f"{place.path}/{name}"))
+    descriptor = disk.create(path)
+    try:
+        disk.reserve(descriptor, nbytes, f"{place.path}/{name}")
+    finally:
+        os.close(descriptor)
+    return leaf_of(_map(path, nbytes, "r+", place=(place, name)), 0, shape, dtype)
+
+
+def place_copy(place: Place, name: str, tensor: Tensor) -> Tensor:
+    """Write a tensor to a file in a tree that is being written; a leaf that lies in that file of the old tree is kept.
+
+    Raises:
+        OSError: the file system has too little space; the message names the file and the bytes needed.
+    """
+    path = f"{place.path}/{name}"
+    if lies_at(tensor, path):
+        with contextlib.suppress(OSError):  # where files cannot have two names it is copied
+            disk.link(path, place.file(name))
+            return tensor
+    leaf = place_new(place, name, *spec_of(tensor))
+    place.later(lambda: _fill_placed(place, name, leaf, tensor))
+    return leaf
+
+
+def _fill_placed(place: Place, name: str, leaf: Tensor, tensor: Tensor) -> None:
+    descriptor = os.open(place.at(name), os.O_RDWR)
+    try:
+        _fill(leaf, tensor, descriptor, f"{place.path}/{name}")
+    finally:
+        os.close(descriptor)
 
 
 def lies_at(tensor: Tensor, path: str) -> bool:
     """Tell whether a tensor is the whole of a file, mapped for writing, and that file still has this name."""
     home = home_of(tensor)
-    return (
-        home is not None
-        and home.path == path
-        and home.mode != "r"
-        and tensor.is_contiguous()
-        and tensor.nbytes == tensor.untyped_storage().nbytes()
-        and not (tensor.is_conj() or tensor.is_neg())
-        and os.path.exists(path)
-    )
+    if home is None or not home.goes_to(path) or home.mode == "r" or not tensor.is_contiguous():
+        return False
+    if tensor.nbytes != tensor.untyped_storage().nbytes() or tensor.is_conj() or tensor.is_neg():
+        return False
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == home.file
 
 
 # --- mappings without a name of their own
@@ -215,7 +273,7 @@ def allocate_anonymous(nbytes: int) -> torch.UntypedStorage:
     descriptor, path = tempfile.mkstemp(prefix="tensordict-", suffix=".memmap")
     try:
         require_space(os.path.dirname(path), nbytes, repr(path))
-        _extend(descriptor, nbytes, path, reserve=True)
+        disk.reserve(descriptor, nbytes, path)
         storage = _map(path, nbytes, "r+")
     except BaseException:
         os.unlink(path)

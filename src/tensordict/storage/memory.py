@@ -139,6 +139,9 @@ class Blocked:
     def reserve(self, specs: Iterable[Spec]) -> None:
         self._block.reserve(specs)
 
+    def abandon(self) -> None:
+        """Do nothing: what was made goes with me."""
+
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         leaf = self._block.take(shape, dtype)
         self._children.pop(key, None)
