@@ -302,6 +302,11 @@ class _Parser:
             ) from None
 
 
+def whole(items: tuple[Any, ...]) -> bool:
+    """Tell whether the items of a plan name all rows, in their order."""
+    return all(isinstance(item, slice) and item == slice(None) for item in items)
+
+
 def _general(index: tuple[Any, ...], batch: Batch) -> Plan:
     parser = _Parser(batch)
     for item in _spread(index, batch):

@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from kinds import KINDS, LEAVES, STORED, assert_same, can_make
 
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorClass, TensorDict, pad
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorClass,
+    TensorDict,
+    UnbatchedTensor,
+    is_leaf_nontensor,
+    pad,
+)
 
 BATCHES = [(2, 3), (1, 3), (3, 2, 1)]
 FIRST = {2: torch.tensor([True, False]), 1: torch.tensor([True]), 3: torch.tensor([True, False, True])}
@@ -252,3 +262,172 @@ def test_torch_functions_take_the_names_of_torch(kind: str, batch: tuple[int, ..
     assert node.swapdims(axis0=0, axis1=1).batch_size == node.swapaxes(axis0=1, axis1=0).batch_size
     assert node.broadcast_to(shape=wide).batch_size == wide
     assert node.reshape(size=flat).batch_size == node.view(size=flat).batch_size == flat
+
+
+def leaves_of(node: Any) -> dict[Any, torch.Tensor]:
+    return {key: torch.as_tensor(node.get(key)).clone() for key in LEAVES}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("word", ["apply", "apply_", "named_apply", "other", "default"])
+def test_apply_in_place_copies_what_is_returned_into_every_leaf(kind: str, word: str) -> None:
+    node = KINDS[kind]((2, 3))
+    was = leaves_of(node)
+    home = None if kind in STORED else node.get("x").data_ptr() if isinstance(node, TensorDict) else None
+    made = {
+        "apply": lambda: node.apply(lambda v: v * 2, inplace=True),
+        "apply_": lambda: node.apply_(lambda v: v * 2),
+        "named_apply": lambda: node.named_apply(lambda key, v: v * 2, inplace=True),
+        "other": lambda: node.apply(lambda v, other: v + other, KINDS[kind]((2, 3)), inplace=True),
+        "default": lambda: node.apply(
+            lambda v, other: v * 2 if other is None else v + other, node.select("x"), inplace=True, default=None
+        ),
+    }[word]()
+    assert made is node
+    for key, value in was.items():
+        assert torch.equal(torch.as_tensor(node.get(key)), value * 2), key
+    assert home is None or node.get("x").data_ptr() == home
+
+
+def ragged() -> LazyStackedTensorDict:
+    return LazyStackedTensorDict(
+        *(TensorDict({"a": torch.ones(n), "n": {"b": torch.ones(n, 2)}, "s": "text", f"own{n}": 1.0}) for n in (1, 2))
+    )
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_apply_in_place_reaches_the_members_of_a_ragged_stack(within: bool) -> None:
+    stack = ragged()
+    held = [(m["a"], m["n", "b"], m[f"own{n}"]) for n, m in enumerate(stack.tensordicts, 1)]
+    node: Any = TensorDict({"inner": stack}, [2]) if within else stack
+    seen: list[Any] = []
+    node.named_apply(lambda key, v: seen.append((key, tuple(v.shape))) or v + 4, inplace=True)
+    assert seen == [("a", (1,)), ("b", (1, 2)), ("own1", ()), ("a", (2,)), ("b", (2, 2)), ("own2", ())]
+    for member, leaves in zip(stack.tensordicts, held, strict=True):
+        assert member["a"] is leaves[0]
+        assert all((leaf == 5).all() for leaf in leaves)
+    stack.named_apply(lambda key, v: None if key == "a" else v.zero_(), inplace=True)
+    assert [m["a"].tolist() for m in stack.tensordicts] == [[5], [5, 5]]
+    assert [m["n", "b"].sum().item() for m in stack.tensordicts] == [0, 0]
+
+
+def test_apply_in_place_writes_nested_nodes_and_non_tensors_that_a_function_returns() -> None:
+    td = TensorDict(
+        {"a": torch.ones(2), "n": {"b": torch.ones(2)}, "s": "old", "u": UnbatchedTensor(torch.ones(3))}, [2]
+    )
+    leaf, below, shared = td["a"], td["n", "b"], td["u"]
+    td.apply(lambda v: v * 2, inplace=True, call_on_nested=True)
+    assert (leaf.tolist(), below.tolist(), shared.tolist()) == ([2, 2], [2, 2], [2, 2, 2])
+    td.named_apply(lambda key, v: NonTensorData("new") if key == "s" else None, inplace=True, is_leaf=is_leaf_nontensor)
+    assert td["s"] == "new" and td["a"] is leaf
+
+
+def test_apply_in_place_checks_shapes_before_it_writes() -> None:
+    td = TensorDict({"a": torch.ones(2), "b": torch.ones(2)}, [2])
+    with pytest.raises(RuntimeError, match="key 'b'"):
+        td.named_apply(lambda key, v: torch.zeros(2 if key == "a" else 3), inplace=True)
+    assert td["a"].tolist() == [1, 1]
+
+
+def test_apply_with_a_default_is_about_my_own_keys() -> None:
+    td = TensorDict({"a": torch.ones(2)}, [2])
+    more = TensorDict({"a": torch.ones(2), "b": torch.ones(2), "n": {"c": torch.ones(2)}}, [2])
+    for inplace in (False, True):
+        made = td.apply(lambda mine, theirs: mine + theirs, more, default=None, inplace=inplace)
+        assert list(made.keys()) == ["a"] and made["a"].tolist() == [2, 2]
+    assert more["a"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("key", ["new", ("inner", "new"), ("none", "new"), ("x", "new"), ("inner", "y", "new")])
+@pytest.mark.parametrize("value", [torch.ones(2, 3), "text", {"deep": torch.ones(2, 3)}], ids=["leaf", "text", "node"])
+def test_writing_in_place_to_a_key_that_is_not_there_is_a_key_error(kind: str, key: Any, value: Any) -> None:
+    node = KINDS[kind]((2, 3))
+    keys = sorted(map(str, node.keys(True)))
+    for write in (lambda: node.set_(key, value), lambda: node.set_at_(key, value, 0)):
+        with pytest.raises(KeyError):
+            write()
+        assert sorted(map(str, node.keys(True))) == keys
+    assert_same(node, KINDS[kind]((2, 3)), "set_")
+
+
+INDICES: list[Any] = [
+    0,
+    (1, 2),
+    (slice(None), -1),
+    (0, slice(None), 1),
+    (..., 0),
+    (None, 1),
+    (slice(None), [0, 2], 1),
+    ([0, 1], slice(0, 2)),
+    ([1, 0], [0, 2]),
+    (torch.tensor([[0, 1], [1, 1]]), 0),
+    torch.tensor([True, False]),
+    (slice(None), torch.tensor([True, False, True])),
+    torch.tensor([[True, False, True], [False, False, True]]),
+    (True, 0, slice(1, None)),
+    ([0, 1], slice(None), [1, 0]),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_set_at_writes_what_get_at_reads(kind: str, index: Any) -> None:
+    for key in ("n", ("inner", "y")):
+        node = KINDS[kind]((2, 3))
+        want = torch.as_tensor(node.get(key)).clone()
+        rows = torch.as_tensor(node.get_at(key, index))
+        assert torch.equal(rows, want[index])
+        fill = torch.arange(rows.numel(), dtype=rows.dtype).reshape(rows.shape) + 500
+        for value in (fill, 7, fill[..., -1:] if rows.ndim else fill):
+            want[index] = value
+            assert node.set_at_(key, value, index) is node
+            assert torch.equal(torch.as_tensor(node.get(key)), want)
+        with pytest.raises(RuntimeError):
+            node.set_at_(key, torch.zeros(9, dtype=rows.dtype), index)
+        assert torch.equal(torch.as_tensor(node.get(key)), want)
+    with pytest.raises(IndexError):
+        node.set_at_("x", 0, (0, 0, 0))
+
+
+@pytest.mark.parametrize("key", ["column", "text", "one", "about", "word"])
+@pytest.mark.parametrize("index", [0, (0, 1), (slice(None), 1), [1], ([0, 1], [0, 2]), ...], ids=str)
+def test_set_at_writes_objects_to_the_rows_of_a_column(key: str, index: Any) -> None:
+    node = KINDS["nested"]((2, 3))
+    want = numpy.empty((2, 3), object)
+    want[...] = [[node[row].get(key).tolist()[at] for at in range(3)] for row in range(2)]
+    want[index] = "new"
+    assert node.set_at_(key, "new", index).get(key).tolist() == want.tolist()
+    node.set_at_(key, node.get_at(key, index), index)
+    assert node.get(key).tolist() == want.tolist()
+
+
+def test_get_at_and_set_at_need_rows_alike_only_where_they_reach() -> None:
+    stack = LazyStackedTensorDict(*(TensorDict({"a": torch.arange(n)}) for n in (2, 3, 3)))
+    assert stack.get_at("a", 0).tolist() == [0, 1]
+    assert stack.get_at("a", slice(1, None)).tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert stack.get_at("a", (slice(None), 1)).tolist() == [1, 1, 1]
+    assert stack.get_at("a", [2, 1]).shape == (2, 3)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        stack.get_at("a", slice(2))
+    stack.set_at_("a", torch.tensor([7, 8]), 0).set_at_("a", -1, (slice(None), -1)).set_at_("a", 5, ([1, 2], 0))
+    assert [m["a"].tolist() for m in stack.tensordicts] == [[7, -1], [5, 1, -1], [5, 1, -1]]
+    with pytest.raises(RuntimeError, match="key 'a'"):
+        stack.set_at_("a", torch.zeros(3, dtype=torch.long), slice(None))
+    assert stack[0]["a"].tolist() == [7, -1]
+
+
+@pytest.mark.parametrize("write", ["set_", "update_", "[:]", "copy_"])
+def test_one_object_that_is_written_to_all_rows_stays_one(write: str, tmp_path: Any) -> None:
+    new = TensorDict({"s": "new"}, [2])
+    writes: dict[str, Any] = {
+        "set_": lambda node: node.set_("s", "new"),
+        "update_": lambda node: node.update_(new),
+        "[:]": lambda node: node.__setitem__(slice(None), new),
+        "copy_": lambda node: node.copy_(new),
+    }
+    for node in (TensorDict({"s": "old"}, [2]), TensorDict({"s": "old"}, [2]).memmap(tmp_path)):
+        writes[write](node)
+        assert node["s"] == "new" and type(node.get("s")) is NonTensorData
+        assert node.get("s").batch_size == (2,)
+    assert TensorDict.load_memmap(tmp_path)["s"] == "new"

@@ -230,15 +230,13 @@ class Visit(NamedTuple):
         found: dict[str, Any] = {}
         if not others and self.is_leaf is None:
             return self._alone(node, path)
-        for key in self._all_keys(node, others):
-            parts = [self._part(one, key, path) for one in (node, *others)]
+        for key, child in node._raw_pairs():
+            parts = [self._part(other, key) for other in others]
             at = (*path, key)
-            first = next((n for n, part in enumerate(parts) if isinstance(part, Core)), 0)
-            child: Any = parts[first]
             if (self.is_leaf or default_is_leaf)(type(child)) and not getattr(child, "_is_unbatched", False):
-                result = self.call(at, parts)
+                result = self.call(at, [child, *parts])
             else:
-                result = child._visited(self, (*parts[:first], *parts[first + 1 :]), at)
+                result = child._visited(self, tuple(parts), at)
             if result is not None:
                 found[key] = result
         return found
@@ -257,15 +255,7 @@ class Visit(NamedTuple):
                 found[key] = result
         return found
 
-    def _all_keys(self, node: Any, others: tuple[Any, ...]) -> list[str]:
-        own = list(node._keys())
-        return (
-            list(dict.fromkeys([*own, *(k for other in others if isinstance(other, Core) for k in other._keys())]))
-            if self.default is not NO_DEFAULT
-            else own
-        )
-
-    def _part(self, node: Any, key: str, path: Path) -> Any:
+    def _part(self, node: Any, key: str) -> Any:
         if self.default is not NO_DEFAULT and (not isinstance(node, Core) or key not in node._keys()):
             return self.default
         child, shown = node._get(key), _protected(node)

@@ -17,6 +17,7 @@ from tensordict.dims import memo
 from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.fit import check_room, check_stored, in_dtype, put
 from tensordict.ops.join import cat_meta, stacked_meta
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import PRECISE, align
@@ -198,9 +199,9 @@ class TensorDict(TensorDictBase):
                     v._match((theirs,))
                 elif v.is_nested:
                     for row, part in paired(v, (), theirs):
-                        _check_stored(k, row, part)
+                        check_stored(k, row, part)
                 elif theirs.shape != v.shape or theirs.dtype is not v.dtype:
-                    _check_stored(k, v, theirs)
+                    check_stored(k, v, theirs)
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, device, names = self._meta
@@ -326,7 +327,15 @@ class TensorDict(TensorDictBase):
             if is_nested(v):
                 write_rows(v, plan.items, value)
             elif not getattr(v, "_is_non_tensor", False):
-                v[plan.items] = _in_dtype(value, v)
+                v[plan.items] = in_dtype(value, v)
+
+    def _write_at(self, key: str, value: Any, index: Any) -> None:
+        leaf = self._dict[key]
+        if not isinstance(leaf, Tensor) or leaf.is_nested:
+            super()._write_at(key, value, index)
+            return
+        self._writable()
+        put(key, leaf, index, value)
 
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
@@ -338,7 +347,7 @@ class TensorDict(TensorDictBase):
             if type(mine) is Tensor and type(theirs) is Tensor and not (mine.is_nested or theirs.is_nested):
                 wanted = room(mine.shape)
                 if theirs.shape != wanted:
-                    _check_room(k, wanted, theirs)
+                    check_room(k, wanted, theirs)
             elif mine is not None:
                 self._admit_other(k, plan, theirs, tensor)
 
@@ -350,9 +359,9 @@ class TensorDict(TensorDictBase):
             raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
         if is_nested(mine):
             for row, part in paired(mine, plan.items, value):
-                _check_room(key, tuple(row.shape), part)
+                check_room(key, tuple(row.shape), part)
         elif leaf:
-            _check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
+            check_room(key, plan.batch + mine.shape[len(self._meta.batch) :], value)
         elif not mine._is_non_tensor or mine._is_unbatched:
             mine._admit(mine._plan(plan.items), value)
 
@@ -545,34 +554,10 @@ def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tens
     return twins if alike else None
 
 
-def _check_stored(key: str, leaf: Tensor, value: Tensor) -> None:
-    """Raise unless the result of a leaf and a value can be stored in the leaf."""
-    if value.shape != leaf.shape:
-        _check_room(key, tuple(leaf.shape), value)
-    if value.dtype is not leaf.dtype and not torch.can_cast(torch.result_type(leaf, value), leaf.dtype):
-        raise RuntimeError(f"cannot store {value.dtype} results in {leaf.dtype} in place, at key {key!r}")
-
-
 def _packed(child: Any) -> Any:
     """Return a child as it is pickled: a mapped leaf as the name of its file."""
     sent = handle(child) if isinstance(child, Tensor) else None
     return child if sent is None else sent
-
-
-def _in_dtype(value: Any, leaf: Any) -> Any:
-    """Return a tensor of one number in the dtype of a leaf that can hold it: torch writes it so where a mask is."""
-    one = isinstance(value, Tensor) and isinstance(leaf, Tensor) and not value.ndim
-    return value.to(leaf.dtype) if one and torch.can_cast(value.dtype, leaf.dtype) else value
-
-
-def _check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
-    shape = tuple(coerce.shape_of(value))
-    lead = len(room) - len(shape)
-    if lead < 0 or any(size not in (1, to) for size, to in zip(shape, room[lead:], strict=True)):
-        raise errors.ShapeMismatch(
-            f"cannot write at key {key!r}: expected a value of shape {list(room)} or one that broadcasts to it, "
-            f"got shape {list(shape)}"
-        )
 
 
 def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:

@@ -104,6 +104,16 @@ class Facade(TensorCollection):
     def _read_as(self, key: str, **options: Any) -> Any:
         return self._inner._read_as(key, **options)
 
+    def _read_at(self, key: str, index: Any) -> Any:
+        return self._inner._read_at(key, index)
+
+    def _shape_at(self, key: str) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self._inner._shape_at(key)
+        return shape
+
+    def _write_at(self, key: str, value: Any, index: Any) -> None:
+        self._inner._write_at(key, value, index)
+
     def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
         self._inner._admits_batch(key, batch, nested)
 

@@ -16,11 +16,12 @@ from tensordict import dims, errors
 from tensordict.aliases import NO_DEFAULT, Batch, Call, DeviceLike, Names, NestedKey, Rule, SizeLike
 from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
-from tensordict.indexing import Plan, check_rows, unled
+from tensordict.indexing import Plan, check_rows, plan, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.dense import _at_once
 from tensordict.kinds.route import Route
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.fit import poured, widened, writable
 from tensordict.ops.ragged import jagged, padded
 from tensordict.ops.store import LOADERS, NodeHome, node_home, open_room
 from tensordict.storage.base import Record
@@ -552,7 +553,7 @@ class LazyStackedTensorDict(TensorDictBase):
     def _fitted(self, value: Any, batch: Batch) -> Any:
         """Return what is written with the batch of the rows that it is written to; numbers stay as they are."""
         if isinstance(value, Tensor) and value.ndim and -1 not in batch:
-            value = self._dense_kind(_poured(self, unled(value)), ())
+            value = self._dense_kind(poured(self, unled(value)), ())
         if not isinstance(value, Core) or value._meta.batch == batch or -1 in batch:
             return value
         present, depth = self._keys(), len(self._meta.batch) - 1
@@ -562,28 +563,28 @@ class LazyStackedTensorDict(TensorDictBase):
             if isinstance(child, Tensor) and isinstance(mine, Tensor):
                 room = (*batch, *mine.shape[depth:])
                 if child.ndim < len(room) or tuple(child.shape[: len(batch)]) != batch:
-                    child = _widened(key, child, room)
+                    child = widened(key, child, room)
             elif mine is not None and tuple(child.shape[: len(batch)]) != batch:
                 child = mine._fitted(child, batch) if hasattr(mine, "_fitted") else child.expand(batch)
             children[key] = child
         return self._dense_kind(children, batch)
 
     def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
-        if not visit.in_place:
-            return self._visited_by_member(visit, others, path)
-        children = visit.children(self, others, path)
-        leaves = {key: child for key, child in children.items() if isinstance(child, Tensor)}
-        self._write(self._plan(()), self._dense_kind(leaves, self._meta.batch))
-        return self
-
-    def _visited_by_member(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
         """Return what a visit makes of each member; joined values where the result has a batch size of its own."""
-        if visit.batch is not None or not all(isinstance(other, Core) for other in others):
+        if visit.batch is not None:
             return super()._visited(visit, others, path)
-        found = [member._visited(visit, tuple(parts), path) for member, *parts in self._rows(others)]
+        members = self._tensordicts
+        # what is no node is the default for one that is not there
+        columns = [
+            [row[1] for row in self._rows((other,))] if isinstance(other, Core) else [other] * len(members)
+            for other in others
+        ]
+        found = [member._visited(visit, tuple(parts), path) for member, *parts in zip(members, *columns, strict=True)]
+        if visit.in_place:
+            return self
         if all(node is None for node in found):
             return None
-        pairs = zip(self._tensordicts, found, strict=True)
+        pairs = zip(members, found, strict=True)
         return self._again([member._like({}, member._meta) if node is None else node for member, node in pairs])
 
     def _admit(self, plan: Plan, value: Any) -> None:
@@ -594,6 +595,26 @@ class LazyStackedTensorDict(TensorDictBase):
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._write(self._plan(items), value)
         return self
+
+    def _read_at(self, key: str, index: Any) -> Any:
+        try:
+            return super()._read_at(key, index)
+        except errors.ShapeMismatch:  # the rows that are asked for may be alike, where others are not
+            rows = Route(self, plan(index, self._shape_at(key))).leaves(key)
+            if rows is None:
+                raise
+            return self._shown(rows)
+
+    def _write_at(self, key: str, value: Any, index: Any) -> None:
+        if not isinstance(self._look(key), Tensor):
+            super()._write_at(key, value, index)
+            return
+        Route(self, plan(index, self._shape_at(key))).write_leaf(key, writable(value))
+
+    def _shape_at(self, key: str) -> tuple[int, ...]:
+        """Return the shape of a value; of sizes in which members differ, the greatest."""
+        shapes = [m._shape_at(key) for m in self._tensordicts]
+        return dims.insert(tuple(map(max, zip(*shapes))), self.stack_dim, len(shapes))
 
     def _given(self) -> Any:
         """Return rows of objects as lists, where the numbers of rows differ; whatever else as it is."""
@@ -711,26 +732,6 @@ def _alike(one: Any, other: Any) -> bool:
         v.shape == theirs[k].shape and (_alike(v, theirs[k]) if isinstance(v, Core) else v.dtype == theirs[k].dtype)
         for k, v in mine.items()
     )
-
-
-def _poured(node: Any, value: Tensor) -> dict[str, Any]:
-    """Return a tensor once for every leaf of a node."""
-    children = [(key, node._look(key)) for key in node._keys()]
-    return {
-        key: value if isinstance(child, Tensor) else _poured(child, value)
-        for key, child in children
-        if not getattr(child, "_is_non_tensor", False)
-    }
-
-
-def _widened(key: str, value: Tensor, room: Batch) -> Tensor:
-    try:
-        return value.expand(room)
-    except RuntimeError:
-        raise errors.ShapeMismatch(
-            f"cannot write at key {key!r}: expected a value of shape {list(room)} or one that broadcasts to it, got "
-            f"shape {list(value.shape)}"
-        ) from None
 
 
 Core._lazy_kind = LazyStackedTensorDict

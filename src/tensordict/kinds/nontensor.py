@@ -21,7 +21,7 @@ from torch import Tensor
 from tensordict import dims, errors, settings
 from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
-from tensordict.indexing import Plan
+from tensordict.indexing import Plan, whole
 from tensordict.kinds.collection import TensorCollection
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.store import LOADERS, node_home
@@ -256,12 +256,26 @@ class NonTensorDataBase(NonTensor):
         if self._cell is not None:
             self._cell._written(items, value)
             return self
+        if whole(items) and not isinstance(value, NonTensorStack):
+            return self._rewritten(value._value if isinstance(value, NonTensorDataBase) else value)
         theirs = value._flat() if isinstance(value, NonTensor) else [value]
         if all(_same_value(item, self._value) for item in theirs):
             return self
         column = self._as_column()
         column._home = self._home
         return column._written(items, value)
+
+    def _rewritten(self, value: Any) -> Self:
+        """Return me with another object for all rows, in my files too if I have some."""
+        if _same_value(value, self._value):
+            return self
+        self._writable()
+        node = self._fresh()
+        node._own, node._home = value, self._home
+        home = self._home
+        if home is not None and home.kind == "memmap" and home.path is not None and os.path.isdir(home.path):
+            node._place(Folder(home.path, "w"), home.kind, True)
+        return node
 
     def _given(self) -> Any:
         return self._value

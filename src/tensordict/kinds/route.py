@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tensordict.core.core import Core
-from tensordict.indexing import Plan
+from tensordict.indexing import Plan, unled
+from tensordict.ops.fit import check_room, widened
 
 _ALL = slice(None)
 
@@ -32,11 +33,11 @@ class Route:
         if isinstance(self.own, int):
             return _pick(self.members[self.own], self.rest)
         if isinstance(self.own, slice):
-            place = self.plan.kept.index(self.dim)
+            place = self._place()
             picked = self.members[self.own]
             if not picked:
                 return self._nothing()
-            if sum(isinstance(i, Tensor) for i in self.rest) > 1:  # the stack dim may part index tensors: torch decides
+            if self._parted():
                 return self.source._dense()._index(self.plan)
             return self.stack._again([_pick(m, self.rest) for m in picked], place)
         rows = list(self._rows())
@@ -80,14 +81,56 @@ class Route:
             yield self.members[self.own], self.rest, value
         elif isinstance(self.own, slice):
             picked = self.members[self.own]
-            place = self.plan.kept.index(self.dim)
-            for m, part in zip(picked, _unbind(value, place, len(picked)), strict=True):
+            for m, part in zip(picked, _unbind(value, self._place(), len(picked)), strict=True):
                 yield m, self.rest, part
         else:
             rows, shape, place = list(self._rows()), self._shape(), self.plan.place
             flat = value.flatten(place, place + len(shape) - 1) if _batched(value) and len(shape) > 1 else value
             for (at, rest), part in zip(rows, _unbind(flat, place, len(rows)), strict=True):
                 yield self.members[at], rest, part
+
+    def leaves(self, key: str) -> Tensor | None:
+        """Return the rows of one value, or None where those of different members are not alike."""
+        if isinstance(self.own, int):
+            return self.members[self.own]._read_at(key, self.rest)  # type: ignore[no-any-return]
+        rows = [member._read_at(key, rest) for member, rest, _ in self.parts(0)]
+        if len({row.shape for row in rows}) != 1 or self._parted():
+            return None
+        joined, place = torch.stack(rows, self._place()), self._place()
+        return joined if isinstance(self.own, slice) else joined.unflatten(place, self._shape())
+
+    def write_leaf(self, key: str, value: Any) -> None:
+        """Write rows of one value: those of each member to its own."""
+        if self._parted():
+            whole = self.source._get(key)
+            whole[self.plan.items] = value
+            parts: Any = (
+                (m, (), part) for m, part in zip(self.source._tensordicts, whole.unbind(self.dim), strict=True)
+            )
+        else:
+            parts = self.parts(self._filling(key, value) if isinstance(value, Tensor) else value)
+        found = list(parts)
+        for member, rest, part in found:  # raise before anything is written
+            if isinstance(part, Tensor):
+                check_room(key, tuple(member._read_at(key, rest).shape), part)
+        for member, rest, part in found:
+            member._write_at(key, part, rest)
+
+    def _parted(self) -> bool:
+        """Tell whether the stack dim may part index tensors, so that torch decides where their dims stand."""
+        return isinstance(self.own, slice) and sum(isinstance(i, Tensor) for i in self.rest) > 1
+
+    def _place(self) -> int:
+        return self.plan.kept.index(self.dim) if isinstance(self.own, slice) else self.plan.place
+
+    def _filling(self, key: str, value: Tensor) -> Tensor:
+        """Return a value with the dims of the rows that it is written to, in full along those that members part."""
+        sizes, value = self.plan.batch, unled(value)
+        if not value.ndim or isinstance(self.own, int):
+            return value
+        count = 1 if isinstance(self.own, slice) else len(self._shape())
+        lead, own = len(sizes) - value.ndim, range(self._place(), self._place() + count)
+        return widened(key, value, tuple(size if at < lead or at in own else -1 for at, size in enumerate(sizes)))
 
     def admit(self, value: Any) -> None:
         for member, rest, part in self.parts(value):

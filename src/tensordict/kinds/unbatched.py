@@ -17,7 +17,7 @@ from torch import Tensor
 from tensordict import dims, errors
 from tensordict.aliases import Batch, Call, Names, Rule, SizeLike
 from tensordict.core.core import PRESENTED
-from tensordict.indexing import Plan
+from tensordict.indexing import Plan, whole
 from tensordict.kinds.nontensor import Opaque
 from tensordict.meta import Meta, as_batch
 from tensordict.ops.describe import brief
@@ -165,7 +165,12 @@ class Unbatched(Opaque):
         """Raise nothing: any batch size fits."""
 
     def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
-        result = visit.call(path, [self._tensor, *map(_beside, others)])
+        beside = [_beside(other) if isinstance(other, (Unbatched, Tensor)) else other for other in others]
+        result = visit.call(path, [self._tensor, *beside])
+        if visit.in_place:
+            if result is not None and result is not self._tensor:
+                self._tensor.copy_(result)
+            return self
         if not isinstance(result, Tensor):
             return result
         return self._with(result, self._meta.batch if visit.batch is None else visit.batch)
@@ -174,7 +179,7 @@ class Unbatched(Opaque):
         theirs = value._tensor if isinstance(value, Unbatched) else value
         if not isinstance(value, Unbatched) or theirs.shape != self._tensor.shape:
             raise self._unlike(theirs)
-        if self._home is not None and not _whole(plan.items) and not _equal(self, value):
+        if self._home is not None and not whole(plan.items) and not _equal(self, value):
             raise RuntimeError(
                 f"an unbatched tensor is one for all rows, so a row cannot have another one where it is stored "
                 f"({self._home.kind}); write a clone() of the tensordict"
@@ -189,7 +194,7 @@ class Unbatched(Opaque):
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         """Write rows; where one gets a tensor of its own, return a tensor for each row."""
         self._writable()
-        if _whole(items):
+        if whole(items):
             self._tensor.copy_(value._tensor)
         if _equal(self, value):
             return self
@@ -255,10 +260,6 @@ def _beside(other: Any) -> Tensor:
         f"an unbatched tensor is one for all rows and cannot be combined with a value a row, got {other!r}; "
         f"exclude() it, or set a tensor with a value for each row in its place"
     )
-
-
-def _whole(items: tuple[Any, ...]) -> bool:
-    return all(isinstance(item, slice) and item == slice(None) for item in items)
 
 
 def _equal(one: Unbatched, other: Any) -> bool:

@@ -15,6 +15,7 @@ from tensordict.core.core import Core
 from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch
+from tensordict.ops.fit import in_dtype
 from tensordict.ops.shape import written_batch
 
 if TYPE_CHECKING:
@@ -75,10 +76,7 @@ class Keyed(Facts):
 
     def _found(self, key: NestedKey, **kwargs: Any) -> Any:
         """Return the value of a key, non-tensors as nodes; raise if it is missing."""
-        node: Any = self
-        *path, last = unravel_key_to_tuple(key)
-        for part in path:
-            node = enter(node, part)
+        node, last = self._holder(key)
         if not kwargs.keys() <= _READ_AS:
             raise TypeError(f"get() got the unknown arguments {sorted(kwargs.keys() - _READ_AS)}")
         child = node._read_as(last, **kwargs) if kwargs else node._get(last)
@@ -87,7 +85,7 @@ class Keyed(Facts):
         return child._entry() if isinstance(child, Core) else child
 
     def get_at(self, key: NestedKey, index: Any, default: Any = NO_DEFAULT) -> Any:
-        """Return rows of the value of a key.
+        """Return rows of the value of a key: ``get(key)[index]``, also where a lazy stack cannot join all rows.
 
         Args:
             key: a string, or a tuple for a nested key.
@@ -102,7 +100,8 @@ class Keyed(Facts):
         """
         if default is not NO_DEFAULT and key not in self:
             return default
-        return self._found(key)[index]
+        holder, last = self._holder(key)
+        return holder._read_at(last, index)
 
     def __contains__(self, key: Any) -> bool:
         if type(key) is str:
@@ -269,10 +268,7 @@ class Keyed(Facts):
             >>> list(TensorDict({"a": 1, "b": 2}).del_("a").keys())
             ['b']
         """
-        *path, last = unravel_key_to_tuple(key)
-        node: Any = self
-        for part in path:
-            node = enter(node, part)
+        node, last = self._holder(key)
         node._gate("delete key {!r}", key)
         _require(node, last)
         node._del(last)
@@ -297,23 +293,25 @@ class Keyed(Facts):
             >>> td.set_("x", torch.ones(2))["x"]
             tensor([1., 1.])
         """
-        *path, last = unravel_key_to_tuple(key)
-        node: Any = self
-        for part in path:
-            node = enter(node, part)
+        node, last = self._holder(key)
         _require(node, last)
         with _named(key):
             node._write(node._plan(()), node._dense_kind({last: item}, node._meta.batch))
         return self
 
     def set_at_(self, key: NestedKey, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
-        """Copy a value into rows of the one that is there; return self.
+        """Copy a value into rows of the one that is there, those that `get_at` reads; return self.
 
         Args:
             key: a key that exists.
-            value: what is written.
-            index: the rows of this tensordict that are written.
+            value: what is written; it broadcasts to the rows.
+            index: what the value is indexed with; it may go beyond the batch dims.
             non_blocking: copy without waiting.
+
+        Raises:
+            KeyError: if there is no such key.
+            IndexError: if the value has no such rows.
+            RuntimeError: if the shapes do not fit.
 
         Examples:
             >>> import torch
@@ -321,17 +319,45 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.zeros(3)}, [3]).set_at_("x", 1.0, 1)["x"]
             tensor([0., 1., 0.])
         """
+        holder, last = self._holder(key)
+        _require(holder, last)
+        with _named(key):
+            holder._write_at(last, value, index)
+        return self
+
+    def _holder(self, key: NestedKey) -> tuple[Any, str]:
+        """Return the node that a nested key leads to, and the last part of the key."""
         *path, last = unravel_key_to_tuple(key)
         node: Any = self
         for part in path:
             node = enter(node, part)
-        _require(node, last)
-        child: Any = node._look(last)
-        if isinstance(child, Core) and not (child._is_non_tensor or isinstance(value, Core)):
-            child[index] = value  # type: ignore[index]
+        return node, last
+
+    def _read_at(self, key: str, index: Any) -> Any:
+        return self._found(key)[index]
+
+    def _shape_at(self, key: str) -> tuple[int, ...]:
+        """Return the shape of a value without reading it."""
+        return coerce.shape_of(self._look(key))
+
+    def _write_at(self, key: str, value: Any, index: Any) -> None:
+        """Write to rows of a value: by my own index where it says the same to the value, else to the whole value."""
+        child: Any = self._look(key)
+        if isinstance(child, Core) and child._is_unbatched:
+            whole = child._given().clone()
+            whole[index] = value
+            self.set_(key, whole)
+        elif isinstance(child, Core) and not child._is_non_tensor:
+            if isinstance(value, (Core, Mapping)):
+                child.update_at_(value, index)  # type: ignore[attr-defined]
+            else:
+                child[index] = value  # type: ignore[index]
+        elif isinstance(child, Tensor) and not child.is_nested and _goes_beyond(index, len(self._meta.batch)):
+            whole = self._dense_kind({key: self._get(key).clone()}, self._meta.batch)
+            whole._write_at(key, value, index)
+            self._write(indexing.plan((), self._meta.batch), whole)
         else:
-            _update_rows(node, index, {last: value}, {})
-        return self
+            _update_rows(self, index, {key: value}, {})
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
         """Return the value of a key, after setting it to a default if there is none.
@@ -565,8 +591,8 @@ class Keyed(Facts):
             batch_size: that of the result, when the function changes it.
             device: where the result goes.
             names: the names of the batch dims of the result.
-            inplace: copy the results into the leaves, and return self.
-            default: stands for the value of a key that a tensordict lacks.
+            inplace: copy the results into the leaves, of a lazy stack into those of each member, and return self.
+            default: stands for the value of a key that one of ``others`` lacks.
             filter_empty: False keeps nested tensordicts for which nothing was returned, True drops empty ones too.
             propagate_lock: lock the result if this tensordict is locked.
             call_on_nested: call the function on nested tensordicts, instead of on what they hold.
@@ -582,7 +608,7 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).apply(lambda x: x + 1)["x"]
             tensor([1., 1.])
         """
-        batch = None if batch_size is None else as_batch(batch_size)
+        batch = None if batch_size is None or inplace else as_batch(batch_size)
         leaf = _any_is_leaf if call_on_nested else is_leaf
         visit = walk.Visit(fn, False, False, default, leaf, inplace, filter_empty, batch)
         result = _applied(self, visit, others, out)
@@ -618,7 +644,7 @@ class Keyed(Facts):
             >>> list(td.named_apply(lambda key, x: None if key == "x" else x).keys())
             ['y']
         """
-        batch = None if batch_size is None else as_batch(batch_size)
+        batch = None if batch_size is None or inplace else as_batch(batch_size)
         leaf = _any_is_leaf if call_on_nested else is_leaf
         visit = walk.Visit(fn, True, nested_keys, default, leaf, inplace, filter_empty, batch)
         result = _applied(self, visit, others, out)
@@ -640,16 +666,26 @@ class Keyed(Facts):
         """Return the node that a visit makes of me, or None when nothing is left."""
         children = visit.children(self, others, path)
         if visit.in_place:
-            for key, value in children.items():
-                child = self._get(key)
-                if isinstance(child, Tensor) and child is not value:
-                    child.copy_(value)
+            fresh = {key: value for key, value in children.items() if value is not self._get(key)}
+            if fresh:
+                batch = self._meta.batch
+                self._write(indexing.plan((), batch), self._dense_kind(fresh, written_batch(fresh, batch)))
             return self
         emptied = not children and (visit.filter_empty or (visit.filter_empty is None and self._keys()))
         if emptied:
             return None
         meta = self._meta if visit.batch is None else Meta(visit.batch, self._meta.device)
         return self._like(coerce.children(children, meta), meta)
+
+
+def _goes_beyond(index: Any, ndim: int) -> bool:
+    """Tell whether an index of a value may address more than its batch dims."""
+    items = index if isinstance(index, tuple) else (index,)
+    if any(item is Ellipsis for item in items):
+        return True
+    masks = (item for item in items if isinstance(item, Tensor) and item.dtype is torch.bool)
+    taken = sum(item is not None and not isinstance(item, bool) for item in items)
+    return taken + sum(mask.ndim - 1 for mask in masks) > ndim
 
 
 def _require(node: Any, key: str) -> None:
@@ -769,8 +805,11 @@ def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any], chose
 
 def _of_dtype(value: Any, leaf: Any) -> Any:
     """Return a number as torch writes it into a leaf; anything else stays what it is."""
-    number = isinstance(value, (bool, int, float, complex)) and isinstance(leaf, Tensor)
-    return leaf.new_full((), value) if number else value
+    if not isinstance(leaf, Tensor):
+        return value
+    if isinstance(value, (bool, int, float, complex)):
+        return leaf.new_full((), value)
+    return in_dtype(value, leaf)
 
 
 def _any_is_leaf(kind: type) -> bool:
