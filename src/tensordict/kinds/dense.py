@@ -391,10 +391,12 @@ class TensorDict(TensorDictBase):
         return self._dict.keys()
 
     def _items(self) -> Any:
-        return self._dict.items() if self._plain() else super()._items()
+        plain = self._home is None and (not PRESENTED or self._plain())
+        return self._dict.items() if plain else super()._items()
 
     def _values_view(self) -> Any:
-        return self._dict.values() if self._plain() else super()._values_view()
+        plain = self._home is None and (not PRESENTED or self._plain())
+        return self._dict.values() if plain else super()._values_view()
 
     def __contains__(self, key: Any) -> bool:
         return key in self._dict if type(key) is str else super().__contains__(key)

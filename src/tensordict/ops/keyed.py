@@ -196,7 +196,7 @@ class Keyed(Facts):
             True
         """
         for _, child in self._looks():
-            if not isinstance(child, Keyed) or child._is_non_tensor or not child.is_empty():
+            if type(child) is Tensor or not isinstance(child, Keyed) or child._is_non_tensor or not child.is_empty():
                 return False
         return True
 
