@@ -154,7 +154,7 @@ class Facts(Core):
             >>> TensorDict({}, [3, 2]).numel()
             6
         """
-        return max(1, self.batch_size.numel())
+        return max(1, self._meta.batch.numel())
 
     @property
     def device(self) -> torch.device | None:

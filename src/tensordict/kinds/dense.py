@@ -181,9 +181,9 @@ class TensorDict(TensorDictBase):
     def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
         """Say a call in place to all leaves at once; tell whether all were plain, and alike those of the other."""
         leaves = list(self._dict.values())
-        theirs = [] if not others else _twins(self._dict, leaves, others[0])
+        theirs = _twins(self._dict, leaves, others[0]) if others else [] if _all_plain(leaves) else None
         # an error after some leaves have changed would be one too many: only dtypes that every kernel knows
-        if theirs is None or not (_all_plain(leaves) and {v.dtype for v in leaves + theirs} <= PRECISE):
+        if theirs is None or not {v.dtype for v in leaves + theirs} <= PRECISE:
             return False
         many(leaves, theirs) if others else many(leaves)
         return True
@@ -306,12 +306,15 @@ class TensorDict(TensorDictBase):
     def _copy_at_once(self, value: Any, plan: Plan | None = None) -> bool:
         """Copy all leaves of a node into mine, or into views of mine; tell whether all were plain and alike."""
         mine = list(self._dict.values())
-        if (plan and not plan.view) or type(value) is not TensorDict or not _all_plain(mine):
+        if plan and not plan.view:
             return False
-        try:
-            mine = list(map(plan.call, mine)) if plan and plan.items else mine
-        except RuntimeError:  # rows of nested tensors, which are written one by one
-            return False
+        if plan and plan.items:
+            if type(value) is not TensorDict or not _all_plain(mine):
+                return False
+            try:
+                mine = list(map(plan.call, mine))
+            except RuntimeError:  # rows of nested tensors, which are written one by one
+                return False
         theirs = _twins(self._dict, mine, value)
         if theirs is None:
             return False
@@ -545,12 +548,12 @@ def _all_plain(leaves: list[Any]) -> bool:
 
 
 def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tensor] | None:
-    """Return the plain leaves of another node in the order of these, or None if keys or shapes differ."""
+    """Return the leaves of another node in the order of these, or None if not all are plain, or keys or shapes differ."""
     if type(other) is not TensorDict or other._dict.keys() != names.keys():
         return None
     twins = [other._dict[k] for k in names]
     try:
-        alike = _all_plain(twins) and [v.shape for v in leaves] == [v.shape for v in twins]
+        alike = _all_plain(leaves + twins) and [v.shape for v in leaves] == [v.shape for v in twins]
     except RuntimeError:  # a strided nested tensor has no shape
         return None
     return twins if alike else None

@@ -514,7 +514,8 @@ class Convert(Facts):
                 child.auto_batch_size_(batch_dims, keep_compliant_size)  # type: ignore[attr-defined]
             shapes.append(coerce.shape_of(child))
         batch = tuple(itertools.takewhile(lambda size: size >= 0, dims.common(shapes)[:batch_dims]))
-        self._give_batch(batch)
+        if batch != self._meta.batch:
+            self._give_batch(batch)
         for key, own in before.items() if keep_compliant_size else ():
             if own[: len(batch)] == batch:
                 self._get(key)._give_batch(own)

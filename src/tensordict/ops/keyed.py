@@ -427,10 +427,7 @@ class Keyed(Facts):
             chosen, wanted = _picked(input_dict_or_td, kwargs, keys_to_update)
         else:
             chosen, wanted = _entries(input_dict_or_td), None
-        ready = None if inplace or clone else self._ready(chosen)
-        if ready is not None:
-            for key, child in ready:
-                self._set(key, child)
+        if not (inplace or clone) and self._set_leaves(chosen):
             return self
         self._doors(chosen, inplace, is_leaf)
         for key, value in chosen:
@@ -443,16 +440,18 @@ class Keyed(Facts):
             merge.update(value, clone, inplace, non_blocking=non_blocking, keys_to_update=below, is_leaf=is_leaf)
         return self
 
-    def _ready(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]] | None:
-        """Return pairs of which all are plain keys and tensors as children; None if there are others."""
+    def _set_leaves(self, pairs: Iterable[tuple[Any, Any]]) -> bool:
+        """Set pairs if all are plain keys and tensors; tell whether it is done. All pass the door before any is set."""
         ready: list[tuple[str, Any]] = []
         for key, value in pairs:
             if type(key) is not str or not isinstance(value, Tensor):
-                return None
+                return False
             ready.append((key, self._door(key, value)))
         if ready:
             self._gate("set key {!r}", ready[0][0])
-        return ready
+        for key, child in ready:
+            self._set(key, child)
+        return True
 
     def _doors(self, pairs: Iterable[tuple[Any, Any]], inplace: bool, is_leaf: IsLeaf | None = None) -> None:
         """Pass all doors before anything is set, so that a wrong value changes nothing."""
