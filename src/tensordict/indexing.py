@@ -122,6 +122,10 @@ def _picking(dim: int, rows: Tensor) -> Callable[[Any], Any]:
     items = (slice(None),) * dim + (rows,)
 
     def call(v: Any) -> Any:
+        if not isinstance(v, Tensor):  # a node: its leaves are called in their turn
+            batch = v._meta.batch
+            out = (*batch[:dim], rows.shape[0], *batch[dim + 1 :])
+            return v._index(Plan(call, items, out, tuple(range(len(batch))), False, dim))
         try:
             return v.index_select(dim, rows)
         except (IndexError, RuntimeError):  # negative rows, or none such: torch's own indexing decides

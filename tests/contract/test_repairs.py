@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -313,3 +314,95 @@ def test_a_tensor_of_one_number_is_written_in_the_dtype_of_the_leaf(kind: str) -
 def test_a_number_is_written_to_rows_of_a_nested_node() -> None:
     td = TensorDict({"n": TensorDict({"q": torch.zeros(2, 3)}, [2, 3])}, [2])
     assert td.set_at_("n", 1, 0)["n", "q"].tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+def deep(levels: int, bottom: Any) -> TensorDict:
+    """Return a tree of one leaf a level, and another one at the bottom."""
+    td = TensorDict({"x": bottom}, [2])
+    for _ in range(levels):
+        td = TensorDict({"n": td, "x": torch.arange(2.0)}, [2])
+    return td
+
+
+DEEP: dict[str, Any] = {
+    "exp": lambda td: td.exp(),
+    "add": lambda td: td + td,
+    "add_": lambda td: td.add_(1),
+    "eq": lambda td: td == td,
+    "sum": lambda td: td.sum(0),
+    "amax": lambda td: td.amax(0),
+    "max": lambda td: td.max(0),
+    "min": lambda td: td.min(0),
+    "cummax": lambda td: td.cummax(0),
+    "std": lambda td: td.std(0),
+    "int": lambda td: td[0],
+    "slice": lambda td: td[:1],
+    "rows": lambda td: td[torch.tensor([-1, 0])],
+    "list": lambda td: td[[1, 0]],
+    "mask": lambda td: td[torch.tensor([True, False])],
+    "masked_select": lambda td: td.masked_select(torch.tensor([True, False])),
+    "write": lambda td: td.__setitem__(0, td[1]),
+    "update_": lambda td: td.update_(td.clone()),
+    "reshape": lambda td: td.reshape(1, 2),
+    "permute": lambda td: td.permute(0),
+    "split": lambda td: td.split(1),
+    "unbind": lambda td: td.unbind(0),
+    "unsqueeze": lambda td: td.unsqueeze(0),
+    "stack": lambda td: torch.stack([td, td]),
+    "cat": lambda td: torch.cat([td, td]),
+    "lazy": lambda td: lazy_stack([td, td])[:, 0],
+    "clone": lambda td: td.clone(),
+    "to": lambda td: td.to(torch.float64),
+    "apply": lambda td: td.apply(lambda v: v + 1),
+    "apply_": lambda td: td.apply_(lambda v: v + 1),
+    "where": lambda td: td.where(torch.tensor([True, False]), 0.0),
+    "flatten_keys": lambda td: td.flatten_keys(),
+    "keys": lambda td: list(td.keys(True, True)),
+    "to_dict": lambda td: TensorDict(td.to_dict(), [2]),
+    "lock": lambda td: td.lock_().unlock_(),
+    "repr": repr,
+}
+
+
+@pytest.mark.parametrize("word", DEEP)
+def test_words_reach_150_levels_down(word: str) -> None:
+    td = deep(150, torch.arange(2.0))
+    with_frames(lambda: DEEP[word](td))
+
+
+def with_frames(call: Any) -> Any:
+    """Call as from the top of a program: what runs the tests has frames of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+class Broken(torch.Tensor):
+    """A tensor that counts what it is asked for, and does none of it."""
+
+    asked = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in ("__get__", "dim", "size"):
+            return super().__torch_function__(func, types, args, kwargs or {})
+        cls.asked += 1
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("word", sorted(set(DEEP) - {"keys", "flatten_keys", "to_dict", "lock", "repr", "permute"}))
+def test_an_error_at_the_bottom_is_found_once(word: str) -> None:
+    asked = []
+    for levels in (2, 12):
+        td = deep(levels, torch.arange(2.0).as_subclass(Broken))
+        Broken.asked = 0
+        with pytest.raises(RuntimeError, match="broken"):
+            DEEP[word](td)
+        asked.append(Broken.asked)
+    assert asked[0] == asked[1] <= 4
+
+
+@pytest.mark.parametrize("word", ["stack", "cat", "slice", "rows", "exp", "max"])
+def test_too_many_levels_are_a_recursion_error(word: str) -> None:
+    td = deep(400, torch.arange(2.0))
+    with pytest.raises(RecursionError):
+        DEEP[word](td)

@@ -573,6 +573,8 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
             joined[k] = join(parts, dim)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"in {k!r}: {error}") from None
+        except RecursionError:
+            raise
         except (RuntimeError, ValueError) as error:
             if join is not torch.cat or dim or not any(map(is_nested, parts)):
                 raise _mismatch(k, parts, error) from error

@@ -80,7 +80,7 @@ def told(children: Mapping[str, Any], call: Call, error: Exception) -> dict[str,
 
     Without a nested tensor the error stands: a node below has tried this already, and each level would double the work.
     """
-    if not any(map(is_nested, children.values())):
+    if isinstance(error, RecursionError) or not any(map(is_nested, children.values())):
         raise error
     return {key: _by_rows(key, child, call) if is_nested(child) else call(child) for key, child in children.items()}
 

@@ -438,7 +438,8 @@ def _extreme(self: Any, name: str, dim: Dims, keepdim: bool, reduce: bool | None
     d = _one_dim(name, dim, self.ndim)
     batch, names = dims.reduced(self._meta.batch, (d,), keepdim), self._meta.names
     left = names if keepdim or names is None else dims.drop(names, d)
-    return _pair(self, lambda v: getattr(v, name)(d, keepdim), batch, left, f"{name}")
+    deeper = partial(_extreme, name=name, dim=d, keepdim=keepdim, reduce=None, return_indices=True)
+    return _pair(self, (name, d, keepdim), deeper, batch, left)
 
 
 def _one_dim(name: str, dim: int | Sequence[int], ndim: int) -> int:
@@ -451,18 +452,20 @@ def _one_dim(name: str, dim: int | Sequence[int], ndim: int) -> int:
 
 def _cumulative(self: Any, name: str, dim: int, reduce: bool | None, return_indices: bool) -> Any:
     d = dims.wrap(dim, self.ndim)
-    both = _pair(self, lambda v: getattr(v, name)(d), self._meta.batch, self._meta.names, name)
+    deeper = partial(_cumulative, name=name, dim=d, reduce=None, return_indices=True)
+    both = _pair(self, (name, d), deeper, self._meta.batch, self._meta.names)
     if reduce:
         return _over_leaves(both.values, f"a{name[3:]}", (), False, {})
     return both if return_indices else both.values
 
 
-def _pair(self: Any, call: Call, batch: Batch, names: Names, name: str) -> Any:
-    """Return values and indices, as torch's own named pair."""
+def _pair(self: Any, said: tuple[Any, ...], deeper: Call, batch: Batch, names: Names) -> Any:
+    """Return values and indices, as torch's own named pair; `deeper` takes a node that far with few frames."""
     found: list[Any] = []
+    name, *arguments = said
 
     def keep(v: Any) -> Any:
-        found.append(call(v))
+        found.append(deeper(v) if isinstance(v, Core) else getattr(v, name)(*arguments))
         return found[-1].values
 
     values = self._reduce(keep, batch, names)
