@@ -470,12 +470,6 @@ RULES: list[Rule] = [
         words,
     ),
     Rule(
-        "split_keys",
-        r"keys: .* more, \[\] fewer|kind: done, published KeyError|batch|names",
-        "A set of `split_keys` that names a node",
-        always,
-    ),
-    Rule(
         "cat_tensors stack_tensors cat stack",
         r"keys: .* more, .* fewer",
         "A write, `set` or `update` that fails changes nothing",

@@ -406,3 +406,57 @@ def test_too_many_levels_are_a_recursion_error(word: str) -> None:
     td = deep(400, torch.arange(2.0))
     with pytest.raises(RecursionError):
         DEEP[word](td)
+
+
+def split_of(*key_sets: Any, **options: Any) -> list[list[str]]:
+    td = TensorDict({"a": 1, "b": 2, "n": {"c": 3, "d": 4}})
+    return [sorted(map(str, part.keys(True, True))) for part in td.split_keys(*key_sets, **options)]
+
+
+C, D = "('n', 'c')", "('n', 'd')"
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_split_keys_puts_a_value_into_the_first_set_that_names_it(inplace: bool) -> None:
+    assert split_of(["b", "a"], [("n", "c")], inplace=inplace) == [["a", "b"], [C], [D]]
+    assert split_of([("n", "c")], ["n"], inplace=inplace) == [[C], [D], ["a", "b"]]
+    assert split_of(["n"], [("n", "c"), "a"], strict=False, inplace=inplace) == [[C, D], ["a"], ["b"]]
+    assert split_of(["a"], ["a", "b"], strict=False, inplace=inplace) == [["a"], ["b"], [C, D]]
+    for sets in ((["a"], ["a"]), (["n"], [("n", "c")]), (["a", "none"],)):
+        with pytest.raises(KeyError):
+            split_of(*sets, inplace=inplace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_the_parts_of_split_keys_are_all_there_is(kind: str, inplace: bool) -> None:
+    td = KINDS[kind]((2, 3)) if kind in ("persistent", "window") else KINDS[kind]((2, 3)).clone()
+    if (inplace and kind in ("window", "typed")) or "tensorclass" in kind:
+        return  # these cannot lose keys
+    was = {key: torch.as_tensor(td.get(key)).clone() for key in ("x", "n", ("inner", "y"), ("inner", "b"))}
+    parts = td.split_keys([("inner", "y")], ["inner", "x"], inplace=inplace, strict=False)
+    homes = {("inner", "y"): 0, ("inner", "b"): 1, "x": 1, "n": 2}
+    for key, value in was.items():
+        assert [at for at, part in enumerate(parts) if key in part.keys(True)] == [homes[key]], key
+        assert torch.equal(torch.as_tensor(parts[homes[key]].get(key)), value)
+    assert not inplace or parts[-1] is td
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "ragged"])
+def test_tile_and_repeat_take_numbers_as_torch_does(kind: str) -> None:
+    if kind == "ragged":
+        td: Any = lazy_stack([TensorDict({"n": torch.arange(n)}) for n in (1, 2)])
+        assert [row["n"].tolist() for row in td.tile(2)] == [[0], [0, 1], [0], [0, 1]]
+        assert [row["n"].tolist() for row in td.repeat(2, 1)[1]] == [[0], [0, 1]]
+        return
+    td = KINDS[kind]((2, 3))
+    leaf = torch.as_tensor(td.get("n"))
+    for times in ((2,), (2, 1), (2, 1, 3), (0,)):
+        want = leaf.tile(*times, 1)
+        for got in (td.tile(*times), td.tile(times), td.tile(dims=times), torch.tile(td, times)):
+            assert torch.equal(torch.as_tensor(got.get("n")), want)
+            assert got.batch_size == want.shape[:-1]
+        if len(times) > 1:
+            assert torch.equal(torch.as_tensor(td.repeat(*times).get("n")), want)
+    with pytest.raises(ValueError, match="one number for each"):
+        td.repeat(2)

@@ -552,7 +552,7 @@ class Shape(Facts):
         """Return the rows repeated along each batch dim.
 
         Args:
-            *repeats: how often, one number for each batch dim.
+            *repeats: how often, one number for each batch dim, and before those one for each new dim in front.
             inplace: put the result in the place of my own values and batch size, and return self.
 
         Examples:
@@ -562,10 +562,12 @@ class Shape(Facts):
             tensor([0, 1, 0, 1])
         """
         times, batch, n = _sizes(repeats), self._meta.batch, self.ndim
-        if len(times) != n:
-            raise ValueError(f"expected one number for each of the {n} batch dims, got {list(times)}")
-        out = tuple(size * by for size, by in zip(batch, times, strict=True))
-        made = self._resize(lambda v: v.repeat((*times, *(1,) * (v.ndim - n))), out, self._meta.names)
+        if len(times) < n:
+            raise ValueError(f"expected one number for each of the {n} batch dims or more, got {list(times)}")
+        new = len(times) - n
+        out = tuple(size * by for size, by in zip((*(1,) * new, *batch), times, strict=True))
+        names = self._meta.names and (*(None,) * new, *self._meta.names)
+        made = self._resize(lambda v: v.repeat((*times, *(1,) * (v.ndim - n))), out, names)
         return _settled(self, made, inplace)
 
     def atleast_1d(self) -> Self:
@@ -635,11 +637,12 @@ class Shape(Facts):
         """
         return _rotated(self, k, dims)
 
-    def tile(self, dims: Sequence[int]) -> Self:
+    def tile(self, *times: Any, dims: Sequence[int] | None = None) -> Self:
         """Return the rows repeated along each batch dim; missing numbers in front are one.
 
         Args:
-            dims: how often, one number for each of the last batch dims, or more than there are.
+            *times: how often, one number for each of the last batch dims, or more than there are.
+            dims: the same as one sequence.
 
         Examples:
             >>> import torch
@@ -647,11 +650,8 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(2)}, [2]).tile((2,))["x"]
             tensor([0, 1, 0, 1])
         """
-        times = (1,) * (self.ndim - len(dims)) + tuple(dims)
-        wide = self
-        for _ in range(len(times) - self.ndim):
-            wide = wide.unsqueeze(0)
-        return wide.repeat(*times)
+        wanted = _sizes(times, dims)
+        return self.repeat(*(1,) * (self.ndim - len(wanted)), *wanted)
 
     def masked_select(self, mask: Tensor, *, inplace: bool = False) -> Self:
         """Return the rows of a mask, along one dim in place of the dims of the mask.

@@ -189,14 +189,14 @@ class Structure(Keyed):
         """Return one tensordict for each set of keys, and one with the keys that are left.
 
         Args:
-            *key_sets: lists of keys; a key can be in one of them only.
+            *key_sets: lists of keys. A set takes its values out, of nodes too; later ones have what is left.
             inplace: the last result is this tensordict, without the keys of the sets.
             default: the value of a missing key.
             strict: raise for a missing key that has no default.
             reproduce_struct: keep nested tensordicts of which nothing is left, empty.
 
         Raises:
-            KeyError: for a missing key, or one that is in two sets.
+            KeyError: for a missing key, or one that an earlier set has taken.
 
         Examples:
             >>> from tensordict import TensorDict
@@ -204,12 +204,12 @@ class Structure(Keyed):
             >>> list(first.keys()), list(rest.keys())
             (['a'], ['b', 'c'])
         """
-        taken = [unravel_key(key) for keys in key_sets for key in keys]
-        twice = sorted({str(key) for key in taken if taken.count(key) > 1})
-        if twice:
-            raise KeyError(f"keys {twice} are in more than one set")
-        parts = [_part(self, keys, default, strict) for keys in key_sets]
-        rest = self.exclude(*taken, inplace=inplace)
+        parts, rest = [], self
+        for keys in key_sets:
+            parts.append(_part(rest, keys, default, strict))
+            rest = rest.exclude(*keys)
+        if inplace:
+            rest = self.exclude(*(key for keys in key_sets for key in keys), inplace=True)
         if not reproduce_struct:
             rest = rest.filter_empty_() if inplace else _without_new_empties(rest, self)
         else:
