@@ -121,6 +121,17 @@ def shared(batch: tuple[int, ...]) -> TensorDict:
     return dense(batch).share_memory_()
 
 
+def consolidated(batch: tuple[int, ...]) -> TensorDict:
+    return dense(batch).consolidate()
+
+
+def one_file(batch: tuple[int, ...]) -> TensorDict:
+    """Return the data as it is mapped from one file."""
+    path = f"{_folder.name}/{next(_files)}.tdb"
+    dense(batch).consolidate(path)
+    return TensorDict.from_consolidated(path)
+
+
 def batched(node: Any) -> Any:
     """Return a node without its unbatched tensor, for words that need a value for each row, or the value of one."""
     return node.exclude("scale") if "scale" in node.keys() else node  # noqa: SIM118
@@ -149,6 +160,8 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "tensorclass_of_lazy": tensorclass_of_lazy,
     "mapped": mapped,
     "shared": shared,
+    "consolidated": consolidated,
+    "one_file": one_file,
     "tensorclass_of_mapped": _class_of(mapped),
     "tensorclass_of_shared": _class_of(shared),
     "typed": _class_of(dense, Keys),

@@ -41,6 +41,7 @@ from tensordict import (
     default_is_leaf,
     dense_stack_tds,
     from_any,
+    from_consolidated,
     from_dataclass,
     from_dict,
     from_h5,
@@ -138,6 +139,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(is_non_tensor(td), bool)
     assert_type(is_tensor_collection(td), bool)
     assert_type(is_tensorclass(td), bool)
+    assert_type(from_consolidated(td.consolidate(folder + "1").saved_path), TensorDict)
     assert_type(lazy_legacy(), bool | None)
     assert_type(lazy_stack([td, td]), Any)
     assert_type(list_to_stack(), bool | None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tensordict.core import walk
 from tensordict.ops.cast import Cast
+from tensordict.ops.consolidate import Consolidate
 from tensordict.ops.convert import Convert
 from tensordict.ops.describe import Describe
 from tensordict.ops.join import Join
@@ -15,12 +16,11 @@ from tensordict.ops.persist import Persist
 from tensordict.ops.pointwise import Pointwise
 from tensordict.ops.reduce import Reduce
 from tensordict.ops.shape import Shape
-from tensordict.ops.store import Store
 from tensordict.ops.structure import Structure
 
 
 class TensorCollection(
-    Structure, Pointwise, Reduce, Shape, Cast, Store, Persist, Convert, Make, Join, Parallel, Describe
+    Structure, Pointwise, Reduce, Shape, Cast, Consolidate, Persist, Convert, Make, Join, Parallel, Describe
 ):
     """Be the base of every container: tensordicts, lazy stacks, tensorclasses, non-tensors.
 

@@ -18,14 +18,15 @@ from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.fit import check_room, check_stored, in_dtype, put
-from tensordict.ops.join import cat_meta, stacked_meta
+from tensordict.ops.join import cat_meta, mismatch, stacked_meta
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import PRECISE, align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
+from tensordict.storage.buffer import loose
 from tensordict.storage.guard import read_only
 from tensordict.storage.mapped import present
-from tensordict.storage.memmap import Handle, NestedHandle, handle, restore
+from tensordict.storage.memmap import Handle, NestedHandle, packed, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -378,7 +379,15 @@ class TensorDict(TensorDictBase):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_dict": {k: _packed(v) for k, v in self._dict.items()}}
+        children = {k: packed(v) if isinstance(v, Tensor) else v for k, v in self._dict.items()}
+        return {**super().__getstate__(), "_dict": children}
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        made: Any = super().__reduce_ex__(protocol)
+        if protocol >= 5:  # each leaf as a buffer that may go out of band
+            leaves = made[2]["_dict"]
+            leaves |= {k: loose(v) or v for k, v in leaves.items() if isinstance(v, Tensor)}
+        return made
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         children = {k: restore(v) if isinstance(v, (Handle, NestedHandle)) else v for k, v in state["_dict"].items()}
@@ -559,12 +568,6 @@ def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tens
     return twins if alike else None
 
 
-def _packed(child: Any) -> Any:
-    """Return a child as it is pickled: a mapped leaf as the name of its file."""
-    sent = handle(child) if isinstance(child, Tensor) else None
-    return child if sent is None else sent
-
-
 def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
     """Join the children of several nodes by key; the order of keys is that of the first."""
     joined: dict[str, Any] = {}
@@ -577,7 +580,7 @@ def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:
             raise
         except (RuntimeError, ValueError) as error:
             if join is not torch.cat or dim or not any(map(is_nested, parts)):
-                raise _mismatch(k, parts, error) from error
+                raise mismatch(k, parts, error) from error
             joined[k] = concatenated(parts)
     return _of(joined, meta)
 
@@ -605,16 +608,6 @@ def _need_same_keys(items: Sequence[Any]) -> None:
                 f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
                 f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
             )
-
-
-def _mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
-    shapes = sorted({tuple(coerce.shape_of(part)) for part in parts})
-    if len(shapes) == 1 and -1 not in shapes[0]:
-        return RuntimeError(f"cannot join the values at key {key!r}: {error}")
-    return errors.ShapeMismatch(
-        f"cannot join the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "
-        f"`lazy_stack` keeps each as it is, `pad_sequence` pads them."
-    )
 
 
 Core._dense_kind = TensorDict

@@ -131,6 +131,14 @@ class NonTensor(Opaque):
     def _adopt(self, placed: Any) -> None:
         self._home = placed._home
 
+    def _writable(self) -> None:
+        super()._writable()
+        if self._home is not None and self._home.kind == "consolidated":
+            raise PermissionError(
+                f"cannot write objects or strings to {self._home.path!r}: they have no room to grow in a file that "
+                f"holds the whole tree; write a clone() of the tensordict, and consolidate it again"
+            )
+
     def _brief(self, depth: int, level: int) -> str:
         return "column" if isinstance(self, NonTensorStack) else type(self._given()).__name__
 
@@ -632,7 +640,9 @@ class NonTensorStack(NonTensor):
             return Strings.of(self._flat()) if dims.numel(self._meta.batch) >= LONG else None
         if pool.objects:
             return Strings.of(self._flat())
-        return pool.strings if self._order is None else pool.strings.pick(self._order.reshape(-1))
+        rows = None if self._order is None else self._order.reshape(-1)
+        same = rows is None or torch.equal(rows, torch.arange(len(pool)))  # made by a reader, and never changed
+        return pool.strings if same else pool.strings.pick(rows)  # type: ignore[arg-type]
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         strings = self._as_strings()

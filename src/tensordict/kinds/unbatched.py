@@ -23,7 +23,7 @@ from tensordict.meta import Meta, as_batch
 from tensordict.ops.describe import brief
 from tensordict.ops.store import LOADERS, node_home
 from tensordict.storage.base import Record
-from tensordict.storage.memmap import Handle, handle, restore
+from tensordict.storage.memmap import Handle, packed, restore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -242,7 +242,7 @@ class Unbatched(Opaque):
         return node
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_tensor": handle(self._tensor) or self._tensor}
+        return {**super().__getstate__(), "_tensor": packed(self._tensor)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         PRESENTED.add(Unbatched)

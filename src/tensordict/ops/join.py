@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict import dims, errors, settings
+from tensordict.core import coerce
 from tensordict.core.core import Core, S, implements
 from tensordict.meta import Meta
 
@@ -164,8 +165,19 @@ class Join(Core):
     maybe_dense_stack = staticmethod(maybe_dense_stack)
 
 
+def mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
+    """Return the error for values at a key that torch cannot join."""
+    shapes = sorted({tuple(coerce.shape_of(part)) for part in parts})
+    if len(shapes) == 1 and -1 not in shapes[0]:
+        return RuntimeError(f"cannot join the values at key {key!r}: {error}")
+    return errors.ShapeMismatch(
+        f"cannot join the values at key {key!r}: their shapes differ, {', '.join(map(str, map(list, shapes)))}. "
+        f"`lazy_stack` keeps each as it is, `pad_sequence` pads them."
+    )
+
+
 def stacked_meta(items: Sequence[Any], dim: int) -> Meta:
-    """Return the meta of nodes that are stacked; raise unless they have one batch size."""
+    """Return the batch, device and names of a stack of nodes; raise if their batches differ."""
     first = items[0]._meta
     batch, device, names = first
     metas = [item._meta for item in items]
@@ -181,7 +193,7 @@ def stacked_meta(items: Sequence[Any], dim: int) -> Meta:
 
 
 def cat_meta(items: Sequence[Any], dim: int) -> Meta:
-    """Return the meta of nodes that are concatenated; raise unless their other dims agree."""
+    """Return the batch, device and names of nodes one after the other; raise if other dims differ."""
     batch, device, names = items[0]._meta
     for at, item in enumerate(items):
         other = item._meta.batch

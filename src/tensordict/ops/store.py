@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
 from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
-from tensordict.storage.base import spec_of
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import temporary
 from tensordict.storage.memory import memory
-from tensordict.storage.ragged import parts
 from tensordict.storage.saving import steadily
+from tensordict.storage.sketch import Sketch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -290,21 +288,12 @@ def _room(prefix: str | os.PathLike[str] | None, existsok: bool, threads: int = 
     return Folder(path, "w", threads=threads)
 
 
-def _specs(node: Any) -> list[Any]:
-    """Return shape and dtype of every leaf, in the order in which they are placed."""
-    if isinstance(node, Tensor):
-        if node.is_nested:
-            return list(map(spec_of, parts(node)[:2]))
-        if node.layout is not torch.strided:
-            raise TypeError(f"cannot place a leaf of layout {node.layout} in one block of memory; make it dense first")
-        return [spec_of(node)]
-    return node._fold(_specs, lambda parts: [spec for part in parts for spec in part])  # type: ignore[no-any-return]
-
-
 def _placed(node: N, room: Any, kind: str, fill: bool) -> N:
     try:
-        room.reserve(_specs(node))
-        return node._place(room, kind, fill)
+        sketch = Sketch()
+        made = node._place(sketch, "memory", fill)  # over the same leaves; what stored nodes hold is read once
+        room.reserve(sketch.specs())
+        return made._place(room, kind, fill)
     except BaseException:
         room.abandon()
         raise
@@ -328,8 +317,10 @@ def _lives(node: Any, kind: str) -> bool:
     )
 
 
-def node_home(room: Any, kind: str) -> NodeHome:
-    """Return the home of a node that was placed in a room."""
+def node_home(room: Any, kind: str) -> NodeHome | None:
+    """Return the home of a node that was placed in a room; plain memory is none."""
+    if kind == "memory":
+        return None
     return NodeHome(getattr(room, "kind", kind), getattr(room, "path", None), getattr(room, "mode", None))
 
 

@@ -31,6 +31,7 @@ from_tuple = TensorDict.from_tuple
 from_pytree = TensorDict.from_pytree
 fromkeys = TensorDict.fromkeys
 load_memmap = TensorDict.load_memmap
+from_consolidated = TensorDict.from_consolidated
 
 
 def from_dict(d: Mapping[Any, Any], **options: Any) -> TensorDict:

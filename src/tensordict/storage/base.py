@@ -115,12 +115,17 @@ def offsets(specs: Iterable[Spec]) -> tuple[list[int], int]:
     return starts, end
 
 
-def view(storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a contiguous tensor over the bytes of a storage that begin at `start`."""
+def view(
+    storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype: torch.dtype, stride: int = 0
+) -> Tensor:
+    """Return a tensor over the bytes of a storage that begin at `start`: contiguous, or with `stride` bytes a row."""
     strides = [1] * len(shape)
     for dim in range(len(shape) - 2, -1, -1):
         strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
-    return torch.empty(0, dtype=dtype).set_(storage, start // dtype.itemsize, tuple(shape), tuple(strides))
+    if stride:
+        strides[0] = stride // dtype.itemsize
+    empty = torch.empty(0, dtype=dtype, device=storage.device)
+    return empty.set_(storage, start // dtype.itemsize, tuple(shape), tuple(strides))
 
 
 def require_space(folder: str, nbytes: int, what: str) -> None:

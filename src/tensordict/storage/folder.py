@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import pickle
 from collections.abc import Iterable, Sequence
@@ -25,7 +24,7 @@ from tensordict.storage.memmap import (
     place_new,
     replace_file,
 )
-from tensordict.storage.ragged import Parts, parts, whole, without_rows
+from tensordict.storage.ragged import Parts, count_elements, parts, whole
 from tensordict.storage.saving import Stage
 
 
@@ -93,10 +92,9 @@ class Folder:
             return
         path = os.path.join(self.path, name)
         if not self._allow_pickle:
-            at = self._key[0] if len(self._key) == 1 else self._key
             raise RuntimeError(
-                f"cannot load the value at key {at!r}: {path!r} is a pickle, which can run code when loaded; pass "
-                f"allow_pickle=True if you trust who wrote it"
+                f"cannot load the value at key {layout.shown(self._key)}: {path!r} is a pickle, which can run "
+                f"code when loaded; pass allow_pickle=True if you trust who wrote it"
             )
         with open(path, "rb") as file:
             value = pickle.load(file)
@@ -300,12 +298,7 @@ def _read_nested(path: str, entry: Entry, mode: str) -> Tensor:
     sizes_path = layout.sizes_name(path)
     mapped = map_file(sizes_path, byte_count(entry.shape, torch.int64), "r")
     sizes = leaf_of(mapped, 0, entry.shape, torch.int64).clone()
-    rows = (sizes.clamp(min=0) if without_rows(sizes, entry.jagged_dim) else sizes).tolist()
-    count, dim = sum(map(math.prod, rows)), entry.jagged_dim
-    if any(size < 0 for row in rows for size in row) or (dim and not rows):
-        raise ValueError(f"{sizes_path!r} holds a negative size, or none")
-    if any(row[: dim - 1] + row[dim:] != rows[0][: dim - 1] + rows[0][dim:] for row in rows if dim):
-        raise ValueError(f"{sizes_path!r} holds sizes that differ in other dims than the jagged one, {dim}")
+    count, dim = count_elements(sizes, entry.jagged_dim, sizes_path), entry.jagged_dim
     values = leaf_of(map_file(path, count * entry.dtype.itemsize, mode), 0, (count,), entry.dtype)
     return whole(Parts(values, sizes, dim))
 

@@ -115,6 +115,11 @@ def free_name(key: str, kind: Literal["leaf", "node"], taken: Container[str], *,
     return f"%-{digest}{SUFFIX if kind == 'leaf' else ''}"
 
 
+def shown(keys: tuple[str, ...]) -> str:
+    """Return the keys that lead to a node as errors name it."""
+    return repr(keys[0] if len(keys) == 1 else keys)
+
+
 # --- reading
 
 
@@ -129,6 +134,11 @@ def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from error
+    return parse_object(raw, path)
+
+
+def parse_object(raw: Any, path: str) -> tuple[Record, dict[str, Entry]]:
+    """Read what the text of a `meta.json` holds, once it is read as JSON; arguments and errors as for `parse`."""
     if not isinstance(raw, dict):
         raise _wrong(path, "the whole file", "an object", raw)
     version = raw.get("_format_version", FORMAT)
@@ -171,14 +181,15 @@ def _class_name(raw: dict[str, Any], path: str) -> str:
     return match[1]
 
 
-def _sizes(value: Any, path: str, entry: str) -> tuple[int, ...]:
+def sizes(value: Any, path: str, entry: str) -> tuple[int, ...]:
+    """Return a list of sizes as a tuple; raise ValueError naming the file and the entry if it is something else."""
     if type(value) is not list or not all(type(size) is int and 0 <= size < 1 << 63 for size in value):
         raise _wrong(path, entry, "a list of sizes", value)
     return tuple(value)
 
 
 def _dense(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
-    batch, device, names = _sizes(raw.get("shape"), path, "shape"), raw.get("device"), raw.get("_names")
+    batch, device, names = sizes(raw.get("shape"), path, "shape"), raw.get("device"), raw.get("_names")
     if device is not None and not isinstance(device, str):
         raise _wrong(path, "device", "a string", device)
     if isinstance(names, dict):
@@ -218,12 +229,12 @@ def _entry(key: str, value: Any, path: str) -> Entry:
         kind, batch = value.get("type"), value.get("batch")
         if not isinstance(kind, str):
             raise _wrong(path, key, "a dtype or a type", value)
-        size = None if batch is None else _sizes(batch, path, key)
+        size = None if batch is None else sizes(batch, path, key)
         return Entry(file or plain_name(key, "node"), type=kind, batch=size)
     dtype = _DTYPES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
     if dtype is None:
         raise _wrong(path, key, "the name of a torch dtype", value["dtype"])
-    shape = _sizes(value.get("shape"), path, key)
+    shape = sizes(value.get("shape"), path, key)
     if math.prod(shape) * dtype.itemsize >= 1 << 63:
         raise _wrong(path, key, "a shape that fits in memory", list(shape))
     return Entry(file or plain_name(key, "leaf"), shape, dtype, "", None, *_nested(value, shape, path, key))
@@ -275,7 +286,11 @@ def _non_tensor(raw: dict[str, Any], path: str, kind: str) -> Record:
 
 def pickle_name(text: str | bytes) -> str | None:
     """Return the name of the pickle file that holds the value of a non-tensor; None when the text itself does."""
-    raw = json.loads(text)
+    return pickle_of(json.loads(text))
+
+
+def pickle_of(raw: dict[str, Any]) -> str | None:
+    """Return the same for the object that the text holds."""
     if raw.get("_is_non_tensor") and "data" not in raw:
         return PICKLE
     return STACK_PICKLE if "stack_dim" in raw and raw.get("data") == STACK_PICKLE else None
@@ -295,6 +310,11 @@ def is_json(value: Any) -> bool:
 
 def dump(record: Record, entries: dict[str, Entry]) -> str:
     """Return the text of the `meta.json` of a node, without data that only a pickle can hold."""
+    return json.dumps(dump_object(record, entries))
+
+
+def dump_object(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
+    """Return what the text of the `meta.json` of a node holds."""
     kind = record.kind
     if kind == "dense":
         raw = _dump_dense(record, entries)
@@ -315,7 +335,7 @@ def dump(record: Record, entries: dict[str, Entry]) -> str:
         raw["data"] = record.data if is_json(record.data) else STACK_PICKLE
     else:
         raise ValueError(f"unknown kind of node {kind!r}; expected 'tensorclass' or one of {sorted(_TYPES)!r}")
-    return json.dumps(raw)
+    return raw
 
 
 def _head(kind: str) -> dict[str, Any]:

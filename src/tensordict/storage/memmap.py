@@ -19,13 +19,13 @@ from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, Protocol, cast
 
-import numpy
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from tensordict.storage import disk
 from tensordict.storage.base import byte_count, require_space, spec_of, view
+from tensordict.storage.buffer import Buffer, block_of, is_piece, mark, piece_of, received_sizes, sent_sizes
 from tensordict.storage.layout import TEMPORARY
 from tensordict.storage.memory import Block, Blocked, is_shared, missing
 from tensordict.storage.ragged import Parts, parts, whole
@@ -34,7 +34,6 @@ MODES = ("r", "r+")
 
 _counter = itertools.count()
 _open: weakref.WeakValueDictionary[tuple[int, int, str], torch.UntypedStorage] = weakref.WeakValueDictionary()
-_blocks: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
 
 class Place(Protocol):
@@ -318,25 +317,29 @@ def temporary() -> Blocked:
 
 
 class Handle(NamedTuple):
-    """What to send instead of a leaf: a file name (or the whole shared block), and which part of it."""
+    """What to send instead of a leaf: a file name (or the whole shared block), and which part of it.
+
+    `leaf` is the first byte and the shape of the leaf in the file. `flags` tell whether the tensor requires gradients,
+    is a conjugate or a negative, and is one of the leaves of a block.
+    """
 
     path: str | None
     mode: str
-    block: Tensor | None
+    block: Buffer | None
     nbytes: int
     leaf: tuple[int, tuple[int, ...]] | None
     dtype: torch.dtype
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    flags: tuple[bool, bool, bool]
+    flags: tuple[bool, bool, bool, bool]
 
 
 class NestedHandle(NamedTuple):
     """What to send instead of a nested leaf whose values are mapped or shared; sizes travel by value."""
 
     values: Handle
-    sizes: numpy.ndarray[Any, Any]
+    sizes: tuple[bytes, tuple[int, ...]]
     jagged_dim: int
 
 
@@ -358,14 +361,14 @@ def handle(tensor: Tensor) -> Handle | NestedHandle | None:
     return Handle(
         home.path if home else None,
         home.mode if home else "r+",
-        None if home else _block_of(storage),
+        None if home else block_of(storage),
         storage.nbytes(),
         home.leaf_at(offset * tensor.itemsize) if home else None,
         tensor.dtype,
         offset,
         tuple(tensor.shape),
         tensor.stride(),
-        (tensor.requires_grad, tensor.is_conj(), tensor.is_neg()),
+        (tensor.requires_grad, tensor.is_conj(), tensor.is_neg(), is_piece(tensor)),
     )
 
 
@@ -375,15 +378,12 @@ def _nested_handle(tensor: Tensor) -> NestedHandle | None:
         return None
     given = parts(tensor)
     sent = handle(given.values)
-    return NestedHandle(sent, given.sizes.numpy(), given.jagged_dim) if isinstance(sent, Handle) else None
+    return NestedHandle(sent, sent_sizes(given.sizes), given.jagged_dim) if isinstance(sent, Handle) else None
 
 
-def _block_of(storage: torch.UntypedStorage) -> Tensor:
-    # One tensor stands for the block in all handles of one pickle, so that plain pickle copies the block once.
-    block = _blocks.get(storage._cdata)
-    if block is None or block.untyped_storage() is not storage:
-        block = _blocks[storage._cdata] = view(storage, 0, (storage.nbytes(),), torch.uint8)
-    return block
+def packed(tensor: Tensor) -> Any:
+    """Return what to pickle instead of a leaf: what stands for it, or the tensor itself."""
+    return handle(tensor) or piece_of(tensor) or tensor
 
 
 def restore(sent: Handle | NestedHandle) -> Tensor:
@@ -394,15 +394,17 @@ def restore(sent: Handle | NestedHandle) -> Tensor:
         ValueError: the file has another size by now.
     """
     if isinstance(sent, NestedHandle):
-        return whole(Parts(restore(sent.values), torch.from_numpy(sent.sizes), sent.jagged_dim))
+        return whole(Parts(restore(sent.values), received_sizes(sent.sizes), sent.jagged_dim))
     if sent.block is not None:
-        storage = sent.block.untyped_storage()
+        storage = sent.block.storage
     else:
         storage = attach(str(sent.path), sent.nbytes, sent.mode)
         if sent.leaf is not None:
             storage._home.leaves[sent.leaf[0]] = sent.leaf[1]  # type: ignore[attr-defined]
     leaf = torch.empty(0, dtype=sent.dtype).set_(storage, sent.offset, sent.shape, sent.stride)
-    requires_grad, conjugate, negative = sent.flags
+    requires_grad, conjugate, negative, piece = sent.flags
+    if piece:
+        mark(leaf)
     if negative:
         leaf = torch._neg_view(leaf)
     if conjugate:
@@ -417,4 +419,10 @@ def _reduce_plain(tensor: Tensor) -> Any:
     return restore, (sent,)
 
 
+def _reduce_buffer(buffer: Buffer) -> Any:
+    # as a tensor it is shared; as bytes it would be copied
+    return Buffer, (buffer.content,)
+
+
 ForkingPickler.register(Tensor, _reduce_plain)
+ForkingPickler.register(Buffer, _reduce_buffer)

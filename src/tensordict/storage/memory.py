@@ -175,9 +175,12 @@ class Blocked:
     def child(self, key: str) -> Blocked:
         if key not in self._children:
             self._leaves.pop(key, None)
-            self._children[key] = Blocked(self._block)
+            self._children[key] = self._begin()
             self._keys[key] = "node"
         return self._children[key]
+
+    def _begin(self) -> Blocked:
+        return Blocked(self._block)
 
 
 def memory() -> Blocked:

@@ -5,6 +5,7 @@ nested --parts--> elements, row after row; the sizes of each row; which dim is r
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any, NamedTuple
 
@@ -74,6 +75,20 @@ def whole(given: Parts) -> Tensor:
 def without_rows(sizes: Tensor, dim: int) -> bool:
     """Tell whether sizes are those of a jagged tensor that has no rows."""
     return bool(dim) and len(sizes) == 1 and int(sizes[0, dim - 1]) == -1
+
+
+def count_elements(sizes: Tensor, dim: int, where: str) -> int:
+    """Return how many elements rows of these sizes have.
+
+    Raises:
+        ValueError: if the sizes cannot be those of one nested tensor; ``where`` says where they were found.
+    """
+    rows = (sizes.clamp(min=0) if without_rows(sizes, dim) else sizes).tolist()
+    if any(size < 0 for row in rows for size in row) or (dim and not rows):
+        raise ValueError(f"{where!r} holds a negative size, or none")
+    if any(row[: dim - 1] + row[dim:] != rows[0][: dim - 1] + rows[0][dim:] for row in rows if dim):
+        raise ValueError(f"{where!r} holds sizes that differ in other dims than the jagged one, {dim}")
+    return sum(map(math.prod, rows))
 
 
 def ends(sizes: Tensor) -> Tensor:

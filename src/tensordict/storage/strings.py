@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from tensordict.storage.memmap import Handle, handle, restore
+from tensordict.storage.memmap import Handle, packed, restore
 
 Array = Any  # a numpy array; its own type knows no memoryview
 
@@ -84,7 +84,7 @@ class Strings:
         return len(self.offsets) - 1
 
     def __reduce__(self) -> Any:
-        return opened, ([handle(part) or part for part in self.tensors().values()], self.where)
+        return opened, (list(map(packed, self.tensors().values())), self.where)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""

@@ -1,0 +1,182 @@
+"""Words for one block: all leaves of a tree side by side in memory, in shared memory, or in one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tensordict.aliases import DeviceLike
+from tensordict.ops.store import Store, open_room
+from tensordict.storage.buffer import is_block
+from tensordict.storage.consolidated import open_file, write_file
+from tensordict.storage.memmap import map_file
+from tensordict.storage.memory import allocate_shared
+from tensordict.storage.ragged import parts
+from tensordict.storage.sketch import Laid, Sketch, Slot, arrange, pour
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Consolidate(Store):
+    """Requires: `_place`, `_adopt`. Gives: `consolidate` and its kin."""
+
+    def consolidate(
+        self,
+        filename: str | os.PathLike[str] | None = None,
+        *,
+        num_threads: int = 0,
+        device: DeviceLike = None,
+        non_blocking: bool = False,
+        inplace: bool = False,
+        return_early: bool = False,
+        use_buffer: bool = False,
+        share_memory: bool = False,
+        pin_memory: bool = False,
+        metadata: bool = False,
+    ) -> Self:
+        """Return a copy whose leaves lie side by side in one block of memory, or in one file; its keys are locked.
+
+        The block is pickled as one run of bytes, sent to another process as one piece, and moved by one copy.
+
+        Args:
+            filename: the file to write and map, instead of memory. A file that is there is replaced at once.
+            num_threads: kept for programs that pass it.
+            device: where the block goes.
+            non_blocking: passed to the copy to ``device``.
+            inplace: move the leaves of this tensordict there, and return self.
+            return_early: kept for programs that pass it; the block is filled on return.
+            use_buffer: kept for programs that pass it.
+            share_memory: put the block in shared memory, so that processes see each other's writes.
+            pin_memory: put the block in memory from which devices copy faster.
+            metadata: kept for programs that pass it; keys and shapes always come along.
+
+        Raises:
+            OSError: if there is too little space; the message names the bytes needed.
+            ValueError: for a ``filename`` with ``share_memory``, ``pin_memory`` or a ``device`` other than the CPU.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.arange(3), "n": {"y": torch.zeros(3, 2)}}, [3]).consolidate()
+            >>> td["x"].untyped_storage() is td["n", "y"].untyped_storage(), td.is_consolidated()
+            (True, True)
+        """
+        sketch = Sketch()
+        made = self._place(sketch, "memory", True)
+        target = None if device is None else torch.device(device)
+        if filename is not None:
+            if share_memory or pin_memory or (target is not None and target.type != "cpu"):
+                raise ValueError("a file is no shared or pinned memory and lies on the CPU; pass filename alone")
+            room, kind = _filed(sketch, os.path.abspath(os.fspath(filename))), "consolidated"
+        else:
+            home = self._meta.device if target is None else target
+            block = _Block(sketch.tensors, home, share_memory, pin_memory, non_blocking)
+            room, kind = block.laid(sketch), "shared" if share_memory else "memory"
+        made = made._place(room, kind, True)
+        if target is not None and self._meta.device != target:
+            made = made.to(target)  # type: ignore[attr-defined]
+        if inplace:
+            self._adopt(made)
+        return (self if inplace else made).lock_()
+
+    def is_consolidated(self) -> bool:
+        """Tell whether all leaves lie in one block, put there by `consolidate`, and are all that lies there.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> td = TensorDict({"x": torch.arange(3)}, [3])
+            >>> td.is_consolidated(), td.consolidate().is_consolidated(), td.consolidate()[:2].is_consolidated()
+            (False, True, False)
+        """
+        sketch = Sketch()
+        self._place(sketch, "memory", True)
+        return is_block(list(_owners(sketch)))
+
+    @classmethod
+    def from_consolidated(
+        cls,
+        filename: str | os.PathLike[str],
+        *,
+        mode: str | None = None,
+        allow_pickle: bool | None = None,
+    ) -> Self:
+        """Open a file that `consolidate` wrote, without reading its leaves.
+
+        Args:
+            filename: the file.
+            mode: "r" refuses writes; "r+" writes through to the file; None is "r+" where the file may be written.
+            allow_pickle: load objects that were pickled, which can run code; refused by default.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is no such file, is damaged or has the wrong size, or ``mode`` is none of these.
+            RuntimeError: if it was written by a newer format, or holds pickled objects and ``allow_pickle`` is not set.
+
+        Examples:
+            >>> import os, tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = os.path.join(folder, "data")
+            ...     _ = TensorDict({"x": torch.arange(3)}, [3]).consolidate(path)
+            ...     TensorDict.from_consolidated(path, mode="r")["x"].tolist()
+            [0, 1, 2]
+        """
+        if mode not in (None, "r", "r+"):
+            raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
+        path = os.fspath(filename)
+        chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
+        return cls._received(open_room(open_file(path, chosen, allow_pickle=bool(allow_pickle))))
+
+
+def _owners(node: Sketch) -> Iterator[Tensor]:
+    """Yield every tensor of a tree that lies in memory of its own: of a nested one, its elements."""
+    for child in node.nodes():
+        yield from _owners(child)
+    for leaf in node.leaves():
+        yield parts(leaf).values if leaf.is_nested else leaf
+
+
+def _filed(sketch: Sketch, path: str) -> Laid:
+    slots = write_file(path, sketch)
+    storage = map_file(path, os.stat(path).st_size, "r+")
+    return Laid(sketch, slots, storage, {"kind": "consolidated", "path": path, "mode": "r+"})
+
+
+class _Block:
+    """One block of memory for the tensors of a tree: on which device, and of what sort."""
+
+    def __init__(
+        self, tensors: Sequence[Tensor], device: torch.device | None, shared: bool, pinned: bool, non_blocking: bool
+    ) -> None:
+        self._tensors, self._shared, self._pinned, self._non_blocking = tensors, shared, pinned, non_blocking
+        devices = {tensor.device for tensor in tensors}
+        self._device = device or (devices.pop() if len(devices) == 1 else torch.device("cpu"))
+        self._from_cpu = all(tensor.is_cpu for tensor in tensors)
+        if shared and self._device.type != "cpu":
+            raise ValueError(f"shared memory lies on the CPU, got the device {str(self._device)!r}; pass device='cpu'")
+
+    def laid(self, sketch: Sketch) -> Laid:
+        """Return the place of a tree in a block that its tensors were copied to."""
+        slots, total = arrange(sketch)
+        return Laid(sketch, slots, self._filled(slots, total))
+
+    def _filled(self, slots: Sequence[Slot], total: int) -> torch.UntypedStorage:
+        if self._device.type != "cpu" and not self._from_cpu:
+            storage = torch.UntypedStorage(total, device=self._device)
+            pour(self._tensors, slots, storage)
+            return storage
+        if self._shared:
+            storage = allocate_shared(total)
+        else:
+            storage = torch.empty(total, dtype=torch.uint8, pin_memory=self._pinned).untyped_storage()
+        pour(self._tensors, slots, storage)
+        if self._device.type == "cpu":
+            return storage
+        moved = torch.UntypedStorage(total, device=self._device)
+        return moved.copy_(storage, non_blocking=self._non_blocking)

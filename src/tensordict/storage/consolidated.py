@@ -1,0 +1,239 @@
+"""A tree in one file: a header, a description in JSON, and all leaves side by side.
+
+    Sketch --describe--> JSON of the tree, each node as the `meta.json` of a folder --write--> one file
+    file --map--> header and description are checked --Consolidated--> leaves over the mapping
+
+docs/file-format.md gives the file byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensordict.storage import layout
+from tensordict.storage.base import Record, byte_count, view
+from tensordict.storage.buffer import mark
+from tensordict.storage.layout import Entry
+from tensordict.storage.memmap import map_file
+from tensordict.storage.ragged import Parts, count_elements, whole
+from tensordict.storage.sealed import Sealed
+from tensordict.storage.sketch import Sketch, Slot, arrange
+from tensordict.storage.stream import new_file, padded, raw
+
+MAGIC = b"\x93TDBLOCK"
+VERSION = 1
+_HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC-32 of the description, its bytes, bytes of the leaves
+
+
+# --- writing
+
+
+def write_file(path: str, sketch: Sketch) -> list[Slot]:
+    """Write a sketched tree to a file, whole or not at all; return where in the file each of its tensors lies.
+
+    Raises:
+        OSError: the file system has too little space; the message names the file and the bytes needed.
+    """
+    _pickle_objects(sketch)
+    slots, total = arrange(sketch)
+    sums = [0] * len(slots)
+    start = padded(_HEAD.size + len(_described(sketch, slots, sums)))
+    with new_file(path, start + total) as stream:
+        stream.pad(start)
+        for number in sorted(range(len(slots)), key=slots.__getitem__):
+            stream.pad(start + slots[number].start)
+            sums[number] = stream.put_tensor(sketch.tensors[number])
+        stream.pad(start + total)
+        text = _described(sketch, slots, sums)
+        stream.put(_HEAD.pack(MAGIC, VERSION, zlib.crc32(text), len(text), total) + text, at=0)
+    return [slot._replace(start=start + slot.start) for slot in slots]
+
+
+def _pickle_objects(node: Sketch) -> None:
+    """Add the values that JSON cannot hold to the tensors of a tree, as the bytes of a pickle."""
+    if layout.pickle_of(layout.dump_object(node.meta, {})) is not None:
+        content = bytearray(pickle.dumps(node.meta.data))
+        node.places[""] = [len(node.tensors)]
+        node.tensors.append(torch.frombuffer(content, dtype=torch.uint8))
+    for child in node.nodes():
+        _pickle_objects(child)
+
+
+def _described(sketch: Sketch, slots: Sequence[Slot], sums: Sequence[int]) -> bytes:
+    return json.dumps(_describe(sketch, slots, sums), separators=(",", ":")).encode()
+
+
+def _describe(node: Sketch, slots: Sequence[Slot], sums: Sequence[int]) -> dict[str, Any]:
+    """Return the description of a node; its length does not depend on the sums."""
+
+    def runs(key: str) -> list[list[Any]]:
+        numbers = node.places[key]
+        return [[*slots[number], node.tensors[number].nbytes, f"{sums[number]:08x}"] for number in numbers]
+
+    record, keys = node.meta, node.keys()
+    found: dict[str, Any] = {"meta": layout.dump_object(record, node.entries())}
+    if record.batch is not None:
+        found["batch"] = list(record.batch)
+    if record.device is not None:
+        found["device"] = record.device
+    if keys:
+        found["leaves"] = [runs(key) for key, kind in keys.items() if kind == "leaf"]
+        found["nodes"] = [_describe(child, slots, sums) for child in node.nodes()]
+    elif "" in node.places:
+        found["pickle"] = runs("")
+    return found
+
+
+# --- reading
+
+
+class Mapping(NamedTuple):
+    """A mapped file: where its leaves begin, how many bytes they take, and what was asked when it was opened."""
+
+    path: str
+    mode: str
+    storage: torch.UntypedStorage
+    start: int
+    nbytes: int
+    allow_pickle: bool
+
+    def view(self, run: Any, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> Tensor:
+        """Return the tensor that lies in a run, after a check that it is all there."""
+        if type(run) is not list or len(run) != 4 or not all(type(n) is int and n >= 0 for n in run[:3]):
+            raise _wrong(self.path, where, "a run [start, stride, bytes, sum]", run)
+        start, stride, size, _ = run
+        if size != byte_count(shape, dtype) or start % dtype.itemsize or stride % dtype.itemsize:
+            raise _wrong(self.path, where, f"a run for shape {list(shape)} of {dtype}", run)
+        if stride and not (shape and shape[0] and size // shape[0] <= stride):
+            raise _wrong(self.path, where, f"no stride below that of a row of shape {list(shape)} of {dtype}", run)
+        end = start + (stride * (shape[0] - 1) + size // shape[0] if stride else size)
+        if end > self.nbytes:
+            raise _wrong(self.path, where, f"a run that ends within {self.nbytes} bytes", run)
+        start += self.start
+        home: Any = self.storage
+        home._home.leaves[start] = shape
+        return view(self.storage, start, shape, dtype, stride)
+
+
+class Consolidated(Sealed):
+    """Open one node of a tree that `write_file` wrote.
+
+    Args:
+        source: the mapped file.
+        found: the description of the node.
+        at: the keys that lead to it, for errors.
+
+    Raises:
+        ValueError: the description is malformed; the message names the file and the entry.
+        RuntimeError: it holds a pickle, and reading one was not allowed.
+    """
+
+    kind = "consolidated"
+
+    def __init__(self, source: Mapping, found: Any, at: tuple[str, ...] = ()) -> None:
+        where = f"{source.path}: node {'/'.join(at)!r}" if at else source.path
+        if not isinstance(found, dict) or not isinstance(found.get("meta"), dict):
+            raise _wrong(source.path, str(at), 'an object with the entry "meta"', found)
+        record, entries = layout.parse_object(found["meta"], where)
+        super().__init__(source.path, source.mode, record, entries)
+        self._source, self._at = source, at
+        kinds = list(self.keys().values())
+        self._runs = self._list(found, "leaves", kinds.count("leaf"))
+        self._nodes = self._list(found, "nodes", kinds.count("node"))
+        self._record = self._completed(record, found)
+
+    def _list(self, found: dict[str, Any], name: str, count: int) -> list[Any]:
+        value = found.get(name, [])
+        if type(value) is not list or len(value) != count:
+            raise _wrong(self.path, f"{name} of {self._at!r}", f"a list of {count}", value)
+        return value
+
+    def _completed(self, record: Record, found: dict[str, Any]) -> Record:
+        """Return the record with what a `meta.json` leaves to the parent, or to a file beside it."""
+        batch, device = found.get("batch"), found.get("device")
+        if batch is not None:
+            batch = layout.sizes(batch, self.path, "batch")
+        if device is not None and not isinstance(device, str):
+            raise _wrong(self.path, "device", "a string", device)
+        record = replace(record, batch=batch, device=device)
+        if layout.pickle_of(found["meta"]) is None or not record.kind.startswith("non-tensor"):
+            return record
+        if not self._source.allow_pickle:
+            raise RuntimeError(
+                f"cannot load the value at key {layout.shown(self._at)}: {self.path!r} holds it as a pickle, which can "
+                f"run code when loaded; pass allow_pickle=True if you trust who wrote it"
+            )
+        run = found.get("pickle")
+        if type(run) is not list or len(run) != 1 or type(run[0]) is not list or len(run[0]) != 4:
+            raise _wrong(self.path, "pickle", "one run", run)
+        size = run[0][2] if type(run[0][2]) is int else 0
+        return replace(record, data=pickle.loads(raw(self._source.view(run[0], (size,), torch.uint8, "pickle"))))
+
+    def _leaf(self, key: str, entry: Entry) -> Tensor:
+        assert entry.dtype is not None
+        number = [name for name, kind in self.keys().items() if kind == "leaf"].index(key)
+        runs, where = self._runs[number], f"leaf {layout.shown((*self._at, key))}"
+        if type(runs) is not list or len(runs) != 1 + entry.nested:
+            raise _wrong(self.path, where, f"a list of {1 + entry.nested} runs", runs)
+        if entry.nested:
+            sizes = self._source.view(runs[1], entry.shape, torch.int64, where)
+            count = count_elements(sizes, entry.jagged_dim, self.path)
+            values = self._source.view(runs[0], (count,), entry.dtype, where)
+            leaf = whole(Parts(values, sizes.clone(), entry.jagged_dim))
+        else:
+            leaf = values = self._source.view(runs[0], entry.shape, entry.dtype, where)
+        mark(values)
+        return leaf
+
+    def _node(self, key: str, entry: Entry) -> Consolidated:
+        number = [name for name, kind in self.keys().items() if kind == "node"].index(key)
+        return Consolidated(self._source, self._nodes[number], (*self._at, key))
+
+
+def open_file(path: str, mode: str, *, allow_pickle: bool = False) -> Consolidated:
+    """Map a file that `write_file` wrote and return its root.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not such a file, is damaged, or has another size than it says.
+        RuntimeError: it was written in a newer format, or holds a pickle and `allow_pickle` is false.
+    """
+    path = os.path.abspath(path)
+    size = os.stat(path).st_size
+    if size < _HEAD.size:
+        raise ValueError(f"{path!r} holds no consolidated tensordict: it has {size} bytes, fewer than a header")
+    storage = map_file(path, size, mode)
+    head = raw(view(storage, 0, (_HEAD.size,), torch.uint8))
+    magic, version, checksum, length, total = _HEAD.unpack(head)
+    if magic != MAGIC:
+        raise ValueError(f"{path!r} holds no consolidated tensordict: it begins with {bytes(magic)!r}, not {MAGIC!r}")
+    if version > VERSION:
+        raise RuntimeError(
+            f"{path!r} was written in version {version} of the consolidated format, but this version reads up to "
+            f"{VERSION}; upgrade tensordict"
+        )
+    start = padded(_HEAD.size + length)
+    if size != start + total:
+        raise ValueError(f"{path!r} should hold {start + total} bytes, but it holds {size}")
+    text = raw(view(storage, _HEAD.size, (length,), torch.uint8))
+    if zlib.crc32(text) != checksum:
+        raise ValueError(f"{path!r} is damaged: the description of its leaves has another checksum than it should")
+    try:
+        found = json.loads(bytes(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path!r}: not valid JSON: {error}") from error
+    return Consolidated(Mapping(path, mode, storage, start, total, allow_pickle), found)
+
+
+def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:
+    return ValueError(f"{path}: entry {entry!r}: expected {expected}, got {got!r}")

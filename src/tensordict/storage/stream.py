@@ -1,0 +1,104 @@
+"""Writing one file from end to end: beside its place, flushed to the disk, and then renamed into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict.storage import disk
+from tensordict.storage.base import ALIGN, require_space
+
+MARK = "%%file-"
+
+
+class Stream:
+    """Write runs of bytes to a file, one after the other; `at` is where the next one begins."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self.at = 0
+        self._descriptor, self._path = descriptor, path
+
+    def put(self, content: Any, at: int | None = None) -> None:
+        """Write bytes at the end, or over others that are there."""
+        disk.write(self._descriptor, content, self._path, self.at if at is None else at)
+        self.at += len(content) if at is None else 0
+
+    def pad(self, to: int) -> None:
+        """Leave zeros up to a byte of the file."""
+        if to > self.at:
+            self.put(bytes(to - self.at))
+
+    def put_tensor(self, tensor: Tensor) -> int:
+        """Write the elements of a tensor in C order; return their CRC-32."""
+        content = raw(tensor)
+        self.put(content)
+        return zlib.crc32(content)
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """Return the bytes of the elements of a tensor in C order; it is copied only where it is not that already."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    array: Any = plain.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array)
+
+
+@contextlib.contextmanager
+def new_file(path: str, nbytes: int) -> Iterator[Stream]:
+    """Yield a stream into a file of this size, which takes its name when the block ends well.
+
+    Until then it has a temporary name in the same folder, and holds a lock; one whose writer died is removed by the
+    next who writes this name.
+
+    Raises:
+        OSError: the file system has too little space; the message names the file and the bytes needed.
+    """
+    folder, name = os.path.split(path)
+    require_space(folder, nbytes, repr(path))
+    with disk.held(folder):  # no other writer takes what is not locked yet for a leftover
+        _sweep(folder, name)
+        temporary = os.path.join(folder, f"{MARK}{secrets.token_hex(8)}-{_short(name)}")
+        descriptor = disk.create(temporary)
+        disk.lock(descriptor)
+    try:
+        disk.reserve(descriptor, nbytes, path)
+        yield Stream(descriptor, path)
+        disk.sync(temporary)
+        disk.rename(temporary, path)
+    except BaseException:
+        disk.unlink(temporary)
+        raise
+    finally:
+        os.close(descriptor)
+    disk.sync(folder)
+
+
+def _short(name: str) -> str:
+    """Return the end of the temporary names of a file, so that their length has room."""
+    return name if len(os.fsencode(name)) <= 100 else f"{zlib.crc32(os.fsencode(name)):08x}"
+
+
+def _sweep(folder: str, name: str) -> None:
+    """Remove what dead writers of a file left beside it."""
+    start, end = len(MARK) + 16, f"-{_short(name)}"
+    for other in os.listdir(folder):
+        if other.startswith(MARK) and other[start:] == end:
+            path = os.path.join(folder, other)
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDWR)
+                try:
+                    if disk.lock(descriptor, wait=False):
+                        disk.unlink(path)
+                finally:
+                    os.close(descriptor)
+
+
+def padded(nbytes: int, align: int = ALIGN) -> int:
+    """Return the least multiple of an alignment that is not less."""
+    return -(-nbytes // align) * align
