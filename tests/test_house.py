@@ -28,7 +28,7 @@ FLOORS = {
     "core": {"core", "locks", "walk", "coerce"},
     "ops": {"ops"},
     "kinds": {"kinds"},
-    "roof": {"roof", "join", "collate", "nn", "interop", "cli", "utils", "base", "memmap", "tensorclass"},
+    "roof": {"roof", "data", "join", "collate", "nn", "interop", "cli", "utils", "base", "memmap", "tensorclass"},
     "face": {""},
     "programs": {"__main__", "demo"},  # they use the package as its users do, through the face
 }
@@ -40,7 +40,7 @@ OPEN_KINDS = {"TensorClass", "TypedTensorDict"}
 # Bases of several kinds, never made themselves; a metaclass to say so would slow every `isinstance`.
 BASES_OF_KINDS = {"Facade", "Opaque", "NonTensor", "NonTensorDataBase", "Declared", "Dataclass", "Schema", "Stored"}
 FILE_CODE, FILE_LINES, FUNCTION_CODE, COMPLEXITY, PARAMETERS = 500, 900, 40, 10, 5
-# Public names whose published signatures have more than five parameters.
+# Public names whose published signatures have more than five parameters, and `Loader`, whose options are its own.
 PUBLISHED_SIGNATURES = set(
     """apply assert_close collate consolidate dumps from_csv from_dataclass from_dict from_dict_instance from_h5
     from_json
@@ -51,7 +51,7 @@ PUBLISHED_SIGNATURES = set(
     tensorclass
     to_mds to_module to_store update
     AddStateIndependentNormalScale CompositeDistribution LazyStackedTensorDict LazyStackedTensorDictStore
-    MemoryMappedTensor NonTensorData PersistentTensorDict ProbabilisticTensorDictModule TensorDict
+    Loader MemoryMappedTensor NonTensorData PersistentTensorDict ProbabilisticTensorDictModule TensorDict
     TensorDictModule TensorDictStore""".split()
 )
 FORBIDDEN_AT_IMPORT = ("torch._dynamo", "pandas", "h5py", "zarr", "pyarrow", "tqdm")

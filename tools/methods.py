@@ -49,7 +49,7 @@ TASKS = {
 }
 BY_NAME = {
     "Building": "from_schema",
-    "Indexing": "gather get_at index_select masked_select narrow set_at_ update_at_ copy_at_",
+    "Indexing": "gather gather_rows get_at index_select masked_select narrow set_at_ update_at_ copy_at_",
     "Batch size, names and locks": "auto_batch_size_",
     "Ragged values": "densify to_padded_tensor to_lazystack",
     "Non-tensors": "filter_non_tensor_data get_non_tensor is_non_tensor non_tensor_items set_non_tensor",

@@ -1,5 +1,6 @@
 """Nested dicts of tensors that behave like one tensor, and are datasets."""
 
+from tensordict import data as data
 from tensordict._version import __version__
 from tensordict.aliases import NO_DEFAULT, NestedKey
 from tensordict.core.walk import default_is_leaf, is_leaf_nontensor

@@ -150,6 +150,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.from_tuple((1, 2)), TensorDict)
     assert_type(td.fromkeys(["x"]), TensorDict)
     assert_type(td.gather(0, torch.zeros(2, 3, dtype=torch.long)), TensorDict)
+    assert_type(td.gather_rows([0]), TensorDict)
     assert_type(td.get("x"), Any)
     assert_type(td.get_at("x", 0), Any)
     assert_type(td.get_item_shape("x"), torch.Size)

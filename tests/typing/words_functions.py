@@ -83,6 +83,7 @@ from tensordict import (
     unravel_key_list,
     unravel_key_to_tuple,
 )
+from tensordict.data import Blocks, Loader, Permutation, Stats
 
 Point = namedtuple("Point", "x")
 Row = make_dataclass("Row", ["x"])
@@ -111,6 +112,9 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(isinstance(td, TensorDictBase), bool)
     assert_type(UnbatchedTensor([1.0]), UnbatchedTensor)
     assert_type(WorkerError(), WorkerError)
+    assert_type(Loader(TensorDict({"x": torch.zeros(2)}, [2]), 2, shuffle=Blocks(2)), Loader)
+    assert_type(Loader(TensorDict({"x": torch.zeros(2)}, [2]), 2).stats, Stats)
+    assert_type(Permutation(3).size, int)
     assert_type(str(__version__), str)
     assert_type(assert_allclose_td(td, td), bool)
     assert_type(assert_close(td, td), bool)

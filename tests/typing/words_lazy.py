@@ -155,6 +155,7 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.from_tuple((1, 2)), LazyStackedTensorDict)
     assert_type(td.fromkeys(["x"]), LazyStackedTensorDict)
     assert_type(td.gather(0, torch.zeros(2, 3, dtype=torch.long)), LazyStackedTensorDict)
+    assert_type(td.gather_rows([0]), Any)
     assert_type(td.get("x"), Any)
     assert_type(td.get_at("x", 0), Any)
     assert_type(td.get_item_shape("x"), torch.Size)

@@ -159,6 +159,7 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.from_tuple(()), Sample)
     assert_type(td.fromkeys(["x"]), Sample)
     assert_type(td.gather(0, torch.zeros(2, 3, dtype=torch.long)), Sample)
+    assert_type(td.gather_rows([0]), Sample)
     assert_type(td.get("x"), Any)
     assert_type(td.get_at("x", 0), Any)
     assert_type(td.get_item_shape("x"), torch.Size)

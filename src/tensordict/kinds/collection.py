@@ -9,6 +9,7 @@ from tensordict.ops.cast import Cast
 from tensordict.ops.consolidate import Consolidate
 from tensordict.ops.convert import Convert
 from tensordict.ops.describe import Describe
+from tensordict.ops.gather import Gather, alike
 from tensordict.ops.join import Join
 from tensordict.ops.make import Make
 from tensordict.ops.parallel.words import Parallel
@@ -20,7 +21,7 @@ from tensordict.ops.structure import Structure
 
 
 class TensorCollection(
-    Structure, Pointwise, Reduce, Shape, Cast, Consolidate, Persist, Convert, Make, Join, Parallel, Describe
+    Structure, Pointwise, Reduce, Shape, Gather, Cast, Consolidate, Persist, Convert, Make, Join, Parallel, Describe
 ):
     """Be the base of every container: tensordicts, lazy stacks, tensorclasses, non-tensors.
 
@@ -37,6 +38,24 @@ class TensorCollection(
     def _rearrange(self, call: Any, batch: Any, names: Any = None) -> Any:
         """Return a node of my rows in another order, and new ones among them, in new memory."""
         return self._reduce(call, batch, names)
+
+    def _read_rows(self, plan: Any) -> Any:
+        """Return rows in memory of their own, read by a plan of row numbers along the first dim."""
+        return self._index(plan)
+
+    def _resident(self) -> bool:
+        """Tell whether my values are there without being read from a store."""
+        return True
+
+    def _bare(self) -> Any:
+        """Return the node inside a facade; it has the children."""
+        return self
+
+    def _into(self, reading: Any, out: Any) -> Any:
+        """Return the calls that copy the rows of a reading to another node; raise before any of them if they cannot."""
+        rows = self._read_rows(reading.plan(self._meta.batch))._bare()
+        alike(rows, out)
+        return [lambda: out._write(out._plan(()), rows)]
 
     def _pairs(self) -> Any:
         """Return the keys and the values directly below, as users get them."""

@@ -18,12 +18,14 @@ from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.fit import check_room, check_stored, in_dtype, put
+from tensordict.ops.gather import steps
 from tensordict.ops.join import cat_meta, mismatch, stacked_meta
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import PRECISE, align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.buffer import loose
+from tensordict.storage.gathers import is_plain
 from tensordict.storage.guard import read_only
 from tensordict.storage.mapped import present
 from tensordict.storage.memmap import Handle, NestedHandle, packed, restore
@@ -299,6 +301,12 @@ class TensorDict(TensorDictBase):
                 write_rows(mine, items, theirs)
             else:
                 mine[at] = theirs
+
+    def _even(self) -> bool:
+        return all(is_plain(v) if isinstance(v, Tensor) else v._even() for v in self._dict.values())
+
+    def _into(self, reading: Any, out: Any) -> list[Call]:
+        return steps(self, reading, out) if type(out) is TensorDict else super()._into(reading, out)
 
     def _pour_all(self, value: Any) -> bool:
         self._writable()

@@ -85,6 +85,18 @@ class Facade(TensorCollection):
     def _batch_of(self, plan: Plan) -> Self:
         return self._wrap(self._inner._batch_of(plan))
 
+    def _read_rows(self, plan: Plan) -> Self:
+        return self._wrap(self._inner._read_rows(plan))
+
+    def _bare(self) -> Any:
+        return self._inner._bare()
+
+    def _resident(self) -> bool:
+        return bool(self._inner._resident())
+
+    def _even(self) -> bool:
+        return bool(self._inner._even())
+
     def _write(self, plan: Plan, value: Any) -> None:
         self._inner._write(plan, _open(value))
 

@@ -19,7 +19,7 @@ from tensordict.core.core import Core
 from tensordict.indexing import Plan, check_rows, plan, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.dense import _at_once
-from tensordict.kinds.route import Route
+from tensordict.kinds.route import Route, apart
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.fit import poured, widened, writable
 from tensordict.ops.ragged import jagged, padded
@@ -71,6 +71,7 @@ class LazyStackedTensorDict(TensorDictBase):
     if TYPE_CHECKING:  # a row may be a member, of any class
 
         def __iter__(self) -> Iterator[Any]: ...
+        def gather_rows(self, index: Any, out: Any = None, *, threads: int = 1) -> Any: ...
 
     def __init__(
         self,
@@ -541,6 +542,9 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _index(self, plan: Plan) -> Any:
         return Route(self, plan).read()
+
+    def _read_rows(self, plan: Plan) -> Any:
+        return apart(self._index(plan))
 
     def _write(self, plan: Plan, value: Any) -> None:
         check_rows(plan, self._meta.batch)

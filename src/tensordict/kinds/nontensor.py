@@ -63,6 +63,9 @@ class Opaque(TensorCollection):
     def _dense(self) -> Self:
         return self
 
+    def _even(self) -> bool:
+        return True
+
     def _lazily(self, items: Sequence[Any], dim: int) -> Any:
         if any(item._meta.batch != self._meta.batch for item in items):
             return self._lazy_kind(*items, stack_dim=dim)

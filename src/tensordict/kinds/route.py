@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict.core.core import Core
+from tensordict.errors import KeysMismatch, ShapeMismatch
 from tensordict.indexing import Plan, unled
 from tensordict.ops.fit import check_room, widened
 
@@ -195,3 +196,14 @@ def _nest(stack: Any, flat: list[Any], shape: tuple[int, ...], dim: int, name: s
     for size in reversed(shape[1:]):
         flat = [stack._again(flat[at : at + size], dim, None) for at in range(0, len(flat), size)]
     return stack._again(flat, dim, name)
+
+
+def apart(rows: Any) -> Any:
+    """Return rows of a lazy stack in memory of their own: dense where their keys and shapes allow it."""
+    uniform = getattr(rows, "_uniform", None)
+    if uniform is None:  # there are none, or they were read densely
+        return rows
+    try:
+        return rows._dense() if uniform() else rows.clone()
+    except (ShapeMismatch, KeysMismatch):
+        return rows.clone()

@@ -81,6 +81,15 @@ class Stored(TensorDictBase):
         rows = self._index(plan)
         return rows if get_worker_info() is None else rows._dense()
 
+    def _read_rows(self, plan: Plan) -> Any:
+        return self._index(plan)._dense()
+
+    def _resident(self) -> bool:
+        return False
+
+    def _even(self) -> bool:
+        return True
+
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._write(self._plan(items), value)
         return self
