@@ -37,7 +37,8 @@ WORDS = """
 abs() abs_() acos() acos_() add(other,alpha,default) add_(other,alpha) addcdiv(other1,other2,value)
 addcdiv_(other1,other2,value) addcmul(other1,other2,value) addcmul_(other1,other2,value) all(dim)
 amax(dim,keepdim,reduce) amin(dim,keepdim,reduce) any(dim)
-apply(fn,batch_size,device,names,inplace,default,filter_empty,propagate_lock,call_on_nested,is_leaf,out) apply_(fn)
+apply(fn,batch_size,device,names,inplace,default,filter_empty,propagate_lock,call_on_nested,is_leaf,out,named,nested_keys)
+apply_(fn)
 as_tensor() asin() asin_() atan() atan_() atleast_1d() atleast_2d() atleast_3d() attrs(fields,num_threads)
 auto_batch_size_(batch_dims,keep_compliant_size) auto_device_() backward(gradient,retain_graph,create_graph,inputs)
 batch_dims batch_size bfloat16(cast_filter) bitwise_and(other,default) bool(cast_filter) broadcast_to(shape,size)
@@ -231,6 +232,11 @@ def test_programs_find_the_helpers_that_they_import() -> None:
         assert callable(getattr(tensordict.utils, name))
     for name in "_is_leaf_nontensor _default_is_leaf is_tensor_collection TensorDictBase NO_DEFAULT NestedKey".split():
         assert hasattr(tensordict.base, name)
+    for name in ("utils", "base", "tensorclass"):
+        module = sys.modules[f"tensordict.{name}"]
+        assert all(hasattr(module, word) for word in module.__all__)
+    assert tensordict.utils.set_lazy_legacy is tensordict.set_lazy_legacy
+    assert tensordict.utils._getitem_batch_size([4, 3], (slice(1, 3), None, torch.tensor([0, 1]))) == (2, 1, 2)
     assert tensordict.utils._unravel_key_to_tuple(("a", ("b",))) == ("a", "b")
     assert tensordict.utils._unravel_key_to_tuple(1) == ()
     with pytest.raises(ValueError, match="longer"):

@@ -14,6 +14,8 @@ import tensordict
 import tensordict.utils
 from tensordict import (
     LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
     PackLayout,
     TensorAttrs,
     TensorClass,
@@ -393,3 +395,31 @@ def test_what_is_no_repr_is_refused_and_nothing_runs(text: str, capsys: pytest.C
     with pytest.raises(ValueError, match=r"expected the repr|cannot read|malformed"):
         parse_tensor_dict_string(text)
     assert not capsys.readouterr().out
+
+
+def test_auto_batch_size_counts_the_rows_of_columns_and_no_single_values() -> None:
+    words, one = NonTensorStack("a", "b"), NonTensorData("x")
+    assert TensorDict({"s": words}).auto_batch_size_().batch_size == (2,)
+    assert TensorDict({"s": words, "x": torch.zeros(2, 3)}).auto_batch_size_().batch_size == (2,)
+    assert TensorDict({"s": words, "x": torch.zeros(3)}).auto_batch_size_().batch_size == ()
+    assert TensorDict({"s": one, "x": torch.zeros(3)}).auto_batch_size_().batch_size == (3,)
+    nested = TensorDict({"n": {"s": words, "x": torch.zeros(2, 5)}, "x": torch.zeros(2, 5)}).auto_batch_size_()
+    assert (nested.batch_size, nested["n"].batch_size) == ((2,), (2,))
+    assert TensorDict.from_any({"rows": [{"b": 1}, {"b": 2}]}, auto_batch_size=True).batch_size == (2,)
+
+
+def test_from_any_reads_a_list_as_a_key_would() -> None:
+    assert torch.equal(TensorDict.from_any([1, 2]), torch.tensor([1, 2]))
+    assert TensorDict.from_any(["a", "b"]).tolist() == ["a", "b"]
+    assert TensorDict.from_any([{"b": 1}, {"b": 2}]).tolist() == [{"b": 1}, {"b": 2}]
+    assert TensorDict.from_any([TensorDict({"x": 1}), TensorDict({"x": 2})]).batch_size == (2,)
+
+
+def test_apply_named_is_named_apply() -> None:
+    td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.ones(2)}}, [2])
+    seen: list[object] = []
+    made = td.apply(lambda key, x: (seen.append(key), x + 1)[1], named=True, nested_keys=True)
+    assert seen == ["a", ("n", "b")] and made["n", "b"].tolist() == [2.0, 2.0]
+    seen.clear()
+    td.apply(lambda key, x: seen.append(key), named=True)
+    assert seen == ["a", "b"]

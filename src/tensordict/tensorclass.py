@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
+from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack
 from tensordict.kinds.tensorclass import TensorClass, from_dataclass, is_tensorclass, tensorclass
+from tensordict.roof.functions import is_non_tensor
 
-__all__ = ["NonTensorData", "NonTensorStack", "TensorClass", "from_dataclass", "is_tensorclass", "tensorclass"]
+__all__ = [
+    "MetaData",
+    "NonTensorData",
+    "NonTensorDataBase",
+    "NonTensorStack",
+    "TensorClass",
+    "from_dataclass",
+    "is_non_tensor",
+    "is_tensorclass",
+    "tensorclass",
+]

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import Buffer
 
-from tensordict.aliases import NestedKey, SizeLike
+from tensordict import indexing
+from tensordict.aliases import DeviceLike, NestedKey, SizeLike
 from tensordict.core.core import Core
 from tensordict.keys import is_nested_key, unravel_key, unravel_key_list, unravel_key_to_tuple
 from tensordict.kinds.tensorclass import is_tensorclass
 from tensordict.meta import as_batch
 from tensordict.ops.convert import LinkedList
 from tensordict.roof.functions import is_non_tensor
+from tensordict.settings import (
+    capture_non_tensor_stack,
+    lazy_legacy,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_lazy_legacy,
+    set_list_to_stack,
+)
 
 __all__ = [
+    "Buffer",
+    "DeviceType",
+    "IndexType",
     "LinkedList",
     "NestedKey",
+    "capture_non_tensor_stack",
     "expand_as_right",
     "expand_right",
     "is_non_tensor",
     "is_seq_of_nested_key",
     "is_tensorclass",
+    "lazy_legacy",
+    "list_to_stack",
+    "logger",
+    "set_capture_non_tensor_stack",
+    "set_lazy_legacy",
+    "set_list_to_stack",
     "unravel_key",
     "unravel_key_list",
 ]
+
+DeviceType = DeviceLike
+IndexType = Any
+"""What a tensordict is indexed with: see `TensorDict.__getitem__`."""
+
+logger = logging.getLogger("tensordict")
 
 
 def expand_right(tensor: Any, shape: SizeLike) -> Any:
@@ -93,6 +121,10 @@ def _zip_strict(*iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
 
 def _unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
     return unravel_key_to_tuple(key) if is_nested_key(key) else ()
+
+
+def _getitem_batch_size(batch_size: SizeLike, index: Any) -> torch.Size:
+    return torch.Size(indexing.plan(index, as_batch(batch_size)).batch)
 
 
 _is_tensorclass = is_tensorclass

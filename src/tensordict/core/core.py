@@ -63,6 +63,7 @@ class Core(Lockable):
     _meta: Meta
     _is_non_tensor: ClassVar[bool] = False
     _is_unbatched: ClassVar[bool] = False
+    _has_rows: ClassVar[bool] = True  # False for a kind that is one value for any batch size
     _is_typed: ClassVar[bool] = False
     _home: Any = None
     __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -565,7 +565,7 @@ def _all_plain(leaves: list[Any]) -> bool:
 
 
 def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tensor] | None:
-    """Return the leaves of another node in the order of these, or None if not all are plain, or keys or shapes differ."""
+    """Return the leaves of another node in the order of these; None if not all are plain, or keys or shapes differ."""
     if type(other) is not TensorDict or other._dict.keys() != names.keys():
         return None
     twins = [other._dict[k] for k in names]

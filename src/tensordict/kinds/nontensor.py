@@ -44,6 +44,7 @@ class Opaque(TensorCollection):
     """What the kinds share that hold something of their own instead of children: they have no keys."""
 
     _is_non_tensor = True
+    _has_rows = False
 
     def _keys(self) -> tuple[str, ...]:
         return ()
@@ -465,6 +466,7 @@ class NonTensorStack(NonTensor):
         ['b', 'c']
     """
 
+    _has_rows = True
     _pool: Pool
     _order: Tensor | None  # None as long as nobody asked: row n of the batch, in C order, has value n of the pool
     _root: NonTensorStack | None = None  # the column that lies in a folder, when my rows may be rows of it

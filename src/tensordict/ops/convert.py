@@ -508,10 +508,11 @@ class Convert(Facts):
                 shapes.append(self._meta.batch)
                 continue
             if isinstance(child, Core):
-                if child._is_non_tensor:
+                if not child._has_rows:
                     continue
-                before[key] = child._meta.batch
-                child.auto_batch_size_(batch_dims, keep_compliant_size)  # type: ignore[attr-defined]
+                if not child._is_non_tensor:
+                    before[key] = child._meta.batch
+                    child.auto_batch_size_(batch_dims, keep_compliant_size)  # type: ignore[attr-defined]
             shapes.append(coerce.shape_of(child))
         batch = tuple(itertools.takewhile(lambda size: size >= 0, dims.common(shapes)[:batch_dims]))
         if batch != self._meta.batch:

@@ -581,6 +581,8 @@ class Keyed(Facts):
         call_on_nested: bool = False,
         is_leaf: IsLeaf | None = None,
         out: Any = None,
+        named: bool = False,
+        nested_keys: bool = False,
     ) -> Self:
         """Return a tensordict of what a function returns for each leaf.
 
@@ -597,6 +599,8 @@ class Keyed(Facts):
             call_on_nested: call the function on nested tensordicts, instead of on what they hold.
             is_leaf: called with the class of a value; tells what the function is called on.
             out: a tensordict that the results are copied to.
+            named: pass the key to the function, before the leaf: what `named_apply` does.
+            nested_keys: with ``named``, pass the whole nested key instead of its last part.
 
         Returns:
             The new tensordict, or None when ``filter_empty`` leaves nothing of it.
@@ -609,7 +613,7 @@ class Keyed(Facts):
         """
         batch = None if batch_size is None or inplace else as_batch(batch_size)
         leaf = _any_is_leaf if call_on_nested else is_leaf
-        visit = walk.Visit(fn, False, False, default, leaf, inplace, filter_empty, batch)
+        visit = walk.Visit(fn, named, nested_keys, default, leaf, inplace, filter_empty, batch)
         result = _applied(self, visit, others, out)
         return _finished(self, result, names, device, propagate_lock)  # type: ignore[no-any-return]
 
@@ -643,11 +647,22 @@ class Keyed(Facts):
             >>> list(td.named_apply(lambda key, x: None if key == "x" else x).keys())
             ['y']
         """
-        batch = None if batch_size is None or inplace else as_batch(batch_size)
-        leaf = _any_is_leaf if call_on_nested else is_leaf
-        visit = walk.Visit(fn, True, nested_keys, default, leaf, inplace, filter_empty, batch)
-        result = _applied(self, visit, others, out)
-        return _finished(self, result, names, device, propagate_lock)  # type: ignore[no-any-return]
+        return self.apply(
+            fn,
+            *others,
+            batch_size=batch_size,
+            device=device,
+            names=names,
+            inplace=inplace,
+            default=default,
+            filter_empty=filter_empty,
+            propagate_lock=propagate_lock,
+            call_on_nested=call_on_nested,
+            is_leaf=is_leaf,
+            out=out,
+            named=True,
+            nested_keys=nested_keys,
+        )
 
     def apply_(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Self:
         """Copy what a function returns for each leaf into the leaf; return self. Arguments as for `apply`.

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tensordict import dims
 from tensordict.aliases import NO_DEFAULT, DeviceLike, NestedKey, SizeLike
+from tensordict.core import coerce
 from tensordict.core.core import Core
 from tensordict.core.facts import Facts
-from tensordict.meta import as_batch
+from tensordict.meta import Meta, as_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -383,7 +384,8 @@ class Make(Facts):
         """Return a tensordict of mappings, named tuples, tuples and dataclasses, nested in any way.
 
         Args:
-            obj: the object; a value that is none of these is returned as a tensor or as it is.
+            obj: the object. A list becomes a tensor, a lazy stack or a stack of non-tensors, as it does under a key; a
+                value that is none of these is returned as it is.
             auto_batch_size: find the longest batch size that all values share.
             batch_dims: with ``auto_batch_size``, at most so many dims.
             device: the device.
@@ -495,6 +497,8 @@ _PYTREE = "_pytree_type"
 def _made(cls: Any, obj: Any, auto_batch_size: bool, batch_dims: int | None, device: Any, batch_size: Any) -> Any:
     """Return the tensordict of an object, or an object that has no parts as it is."""
     found = _structure(obj)
+    if isinstance(found, list):
+        found = coerce.convert(found, Meta((), None if device is None else torch.device(device)))
     if not isinstance(found, dict):
         return cls._received(found) if isinstance(found, Core) else found
     return cls.from_dict(
