@@ -29,6 +29,7 @@ from tensordict import (
     lazy_stack,
 )
 from tensordict.kinds.window import Window, through
+from tensordict.storage import disk
 from tensordict.storage.arrays import encoding_of
 
 METHODS = ["fork", "spawn", "forkserver"]
@@ -760,3 +761,52 @@ def test_malformed_attributes_are_named(backend: str, name: str, value: Any, tmp
     stored.close()
     with pytest.raises(ValueError, match=name):
         reopen(backend, tmp_path)
+
+
+@every_backend
+def test_values_in_a_store_are_not_moved_and_nothing_is_copied(backend: str, tmp_path: pathlib.Path) -> None:
+    stored = write(sample(), backend, tmp_path)
+    (tmp_path / "old").mkdir()
+    for node in (stored, stored[2:], TensorDict({"inner": stored}, [ROWS])):
+        with pytest.raises(RuntimeError, match="stay where they are"):
+            node.memmap_(tmp_path / "new")
+        with pytest.raises(RuntimeError, match="stay where they are"):
+            node.share_memory_()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"data.{backend}", "old"]
+    stored.close()
+
+
+def test_a_folder_of_other_things_is_not_replaced(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data.zarr").mkdir()
+    (tmp_path / "data.zarr" / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"mine\.txt"):
+        sample().to_zarr(tmp_path / "data.zarr")
+    with pytest.raises(IsADirectoryError, match="a folder is there"):
+        sample().to_h5(tmp_path / "data.zarr")
+    assert (tmp_path / "data.zarr" / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_store_that_is_replaced_holds_the_new_arrays_only(
+    exchange: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchange:
+        monkeypatch.setattr(disk, "exchange", lambda one, other: False)
+    for td in (sample(), TensorDict({"z": torch.ones(2)}, [2])):
+        for name in ("data.zarr", "data.zip"):
+            td.to_zarr(tmp_path / name)
+    for name in ("data.zarr", "data.zip"):
+        assert list(TensorDict.from_zarr(tmp_path / name).keys()) == ["z"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.zarr", "data.zip"]
+
+
+@every_backend
+def test_a_failure_leaves_the_old_file_or_store(backend: str, tmp_path: pathlib.Path) -> None:
+    write(sample(), backend, tmp_path).close()
+    bad = TensorDict({"x": torch.ones(2), "o": {1, 2}}, [2])
+    with pytest.raises(TypeError, match="JSON"):
+        write(bad, backend, tmp_path)
+    stored = reopen(backend, tmp_path)
+    assert same(stored.to_tensordict(), sample())
+    stored.close()
+    assert os.listdir(tmp_path) == [f"data.{backend}"]

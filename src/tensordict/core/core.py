@@ -65,6 +65,7 @@ class Core(Lockable):
     _is_unbatched: ClassVar[bool] = False
     _has_rows: ClassVar[bool] = True  # False for a kind that is one value for any batch size
     _is_typed: ClassVar[bool] = False
+    _moves: bool = True  # whether the leaves can be put elsewhere
     _home: Any = None
     __hash__: ClassVar[None]  # type: ignore[assignment]
 

@@ -36,6 +36,10 @@ class Facade(TensorCollection):
         return self._inner._home
 
     @property
+    def _moves(self) -> bool:  # type: ignore[override]
+        return bool(self._inner._moves)
+
+    @property
     def _locked(self) -> bool:  # type: ignore[override]
         return bool(self._inner._locked)
 

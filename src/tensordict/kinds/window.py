@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Stored(TensorDictBase):
     """Requires: `_get`, `_look`, `_keys`, `_rows`, `_write`. Gives: the other verbs, by reading first."""
 
+    _moves = False
+
     if TYPE_CHECKING:
 
         def _rows(self, key: str, items: tuple[Any, ...]) -> Any: ...
@@ -132,12 +134,6 @@ class Stored(TensorDictBase):
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
         return (self._dense() if fill else self._outline())._place(room, kind, fill)
-
-    def _adopt(self, placed: Any) -> None:
-        raise RuntimeError(
-            f"the values of a {type(self).__name__} stay where they are; copy them with memmap(), or with "
-            f"to_tensordict() and then share_memory_()"
-        )
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:

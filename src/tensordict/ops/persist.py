@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from tensordict.meta import as_batch
 from tensordict.ops.store import open_room
 from tensordict.storage.arrays import Arrays, Store, Terms
 from tensordict.storage.hdf5 import HDF5
+from tensordict.storage.saving import replacing
 from tensordict.storage.zarr import Zarr
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Persist(Facts):
 
         Raises:
             TypeError: if a value is neither an array of numbers nor what JSON can hold.
+            FileExistsError: if the folder holds other things than a zarr store.
 
         Examples:
             >>> import tempfile, torch
@@ -178,37 +180,22 @@ def stored(node: Any, backend: str, target: Any, terms: Terms, options: dict[str
         node._place(room, backend, True)
         return open_room(room)
     path = os.path.abspath(os.fspath(target))
-    beside = os.path.join(os.path.dirname(path), f"%%{os.getpid()}-{os.path.basename(path)}")
-    store: Store | None = None
-    try:
+    _require_replaceable(path, backend)
+    with replacing(path) as beside:
         store = opened(backend, beside, "w", options)
-        node._place(Arrays(store, "", terms), backend, True)
-        store.close()
-        _replace(beside, path)
-    except BaseException:
-        if store is not None:
+        try:
+            node._place(Arrays(store, "", terms), backend, True)
+        finally:
             store.close()
-        _remove(beside)
-        raise
     return open_room(Arrays(opened(backend, path, "r" if path.endswith(".zip") else "r+", options), "", terms))
 
 
-def _replace(new: str, path: str) -> None:
-    """Give a new file or folder the name of an old one, which goes."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        old = f"{new}-old"
-        os.rename(path, old)
-        os.rename(new, path)
-        _remove(old)
-        return
-    if os.path.isfile(new):
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-    os.replace(new, path)
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path):
-        shutil.rmtree(path)
-    elif os.path.exists(path):
-        os.unlink(path)
+def _require_replaceable(path: str, backend: str) -> None:
+    """Raise if there is a folder of other things in the place of a file or store."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    if os.path.isdir(path) and backend == "h5":
+        raise IsADirectoryError(errno.EISDIR, f"cannot save to {path!r}: a folder is there")
+    if names and not any(name.startswith(".z") or name == "zarr.json" for name in names):
+        raise FileExistsError(
+            errno.EEXIST, f"cannot save to {path!r}: the folder holds {sorted(names)[0]!r}, and is no zarr store"
+        )

@@ -303,8 +303,20 @@ def _settle(node: N, room: Any, kind: str) -> N:
     """Move a node to a room in place; when that fails, nothing has changed."""
     if _lives(node, kind) and getattr(room, "path", None) in (None, node._home.path):
         return node.lock_()
+    _require_movable(node)
     node._adopt(_placed(node, room, kind, fill=True))
     return node.lock_()
+
+
+def _require_movable(node: Any) -> None:
+    """Raise if the values of a node stay where they are, before anything is copied."""
+    if not node._moves:
+        raise RuntimeError(
+            f"the values of a {type(node).__name__} stay where they are; copy them with memmap(), or with "
+            f"to_tensordict() and then share_memory_()"
+        )
+    for child in node._nodes():
+        _require_movable(child)
 
 
 def _lives(node: Any, kind: str) -> bool:

@@ -158,6 +158,10 @@ def unlink(path: str) -> None:
     os.unlink(path)
 
 
+def remove_folder(path: str) -> None:
+    os.rmdir(path)
+
+
 def remove_tree(path: str) -> None:
     """Remove a folder with all that is in it, as far as it can be removed."""
     shutil.rmtree(path, ignore_errors=True)

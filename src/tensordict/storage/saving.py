@@ -25,9 +25,10 @@ from typing import Any, NamedTuple, TypeVar
 from tensordict.storage import disk, layout
 from tensordict.storage.layout import META, TEMPORARY
 
-BUILD, READY, TRASH = (f"{TEMPORARY}{word}-" for word in ("build", "ready", "trash"))
+BUILD, READY, TRASH, WHOLE = (f"{TEMPORARY}{word}-" for word in ("build", "ready", "trash", "whole"))
 
 _TRIES = 1000
+_OLD = f"{TEMPORARY}old"
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 R = TypeVar("R")
@@ -242,7 +243,8 @@ def _make_folders(path: str) -> None:
         missing.append(path)
         path = os.path.dirname(path)
     for folder in reversed(missing):
-        os.makedirs(folder, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            disk.make_folder(folder)
         disk.sync(os.path.dirname(folder))
 
 
@@ -348,7 +350,7 @@ def _carry_below(old: str, new: str) -> Iterator[str]:
         disk.make_folder(new)
     changed = list(_carry(old, new))
     if made and not os.listdir(new):
-        os.rmdir(new)
+        disk.remove_folder(new)
     else:
         yield from changed
         yield new
@@ -374,7 +376,7 @@ def give_back(old: str, new: str, *, replace: bool) -> None:
         elif name in ours.files or name in ours.nodes:
             continue
         elif not os.path.lexists(target) or (replace and not os.path.isdir(target)):
-            os.makedirs(new, exist_ok=True)
+            _make_folders(new)
             disk.rename(source, target)
 
 
@@ -405,6 +407,53 @@ def _merge(new: str, folder: str) -> None:
             disk.rename(source, target)
 
 
+# --- what is replaced as a whole
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Yield where to write a file or folder that takes the place of another, whatever that holds, when the block ends.
+
+    It is written in a folder named ``%%whole-R-NAME`` beside its place. Readers find the old one or the new one.
+
+    Raises:
+        IsADirectoryError: it is a file, but a folder is in its place.
+    """
+    path = os.path.realpath(path)
+    parent, name = os.path.split(path)
+    with disk.held(parent):
+        sweep(parent, name, path)
+        beside = os.path.join(parent, f"{WHOLE}{secrets.token_hex(6)}-{_short(name)}")
+        disk.make_folder(beside)
+        descriptor = disk.open_folder(beside)
+        if descriptor is not None:
+            disk.lock(descriptor)
+    new = os.path.join(beside, name)
+    try:
+        yield new
+        disk.sync_all(_all_in(new))
+        with disk.held(parent):
+            _replace_whole(new, path, os.path.join(beside, _OLD))
+            disk.sync(parent)
+    finally:
+        disk.remove_tree(beside)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _all_in(path: str) -> list[str]:
+    """Return a file or folder and all that is in it."""
+    return [path, *(os.path.join(top, name) for top, *names in os.walk(path) for some in names for name in some)]
+
+
+def _replace_whole(new: str, path: str, old: str) -> None:
+    if not os.path.isdir(path) or not os.path.isdir(new):
+        disk.rename(new, path)
+    elif not disk.exchange(new, path):
+        disk.rename(path, old)
+        disk.rename(new, path)
+
+
 # --- what the dead leave
 
 
@@ -413,7 +462,7 @@ def sweep(parent: str, name: str, path: str) -> None:
     ending = f"-{_short(name)}"
     for found in sorted(os.listdir(parent)):
         if found.startswith(TEMPORARY) and found.endswith(ending):
-            for start in (BUILD, READY, TRASH):
+            for start in (BUILD, READY, TRASH, WHOLE):
                 if found.startswith(start) and "-" not in found[len(start) : -len(ending)].removeprefix("old-"):
                     _sweep(os.path.join(parent, found), path)
 
@@ -424,6 +473,9 @@ def _sweep(leftover: str, path: str) -> None:
         try:
             if descriptor is None or not disk.lock(descriptor, wait=False):
                 return
+            if os.path.basename(leftover).startswith(WHOLE) and not os.path.lexists(path):
+                with contextlib.suppress(FileNotFoundError):  # it did not come to the exchange
+                    disk.rename(os.path.join(leftover, _OLD), path)
             if os.path.basename(leftover).startswith(READY):
                 if not os.path.lexists(path):  # it died between the steps of an exchange in steps
                     disk.rename(leftover, path)
