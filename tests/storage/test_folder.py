@@ -209,7 +209,7 @@ class TestReadOnly:
         with pytest.raises(KeyError, match="'new'"):
             node.child("new")
         assert (tmp_path / "meta.json").read_bytes() == before
-        assert sorted(os.listdir(tmp_path)) == ["meta.json", "x.memmap"]
+        assert sorted(os.listdir(tmp_path)) == ["checksums.json", "meta.json", "x.memmap"]
 
     def test_writing_to_a_leaf_does_not_reach_the_file(self, tmp_path: Path) -> None:
         dense(tmp_path, {"x": torch.ones(2)})
@@ -234,7 +234,7 @@ class TestReusedFolders:
         dense(tmp_path, {"b": torch.zeros(2)})
         assert Folder(tmp_path).keys() == {"b": "leaf"}
         files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
-        assert files == ["b.memmap", "inner", "inner/mine.txt", "meta.json"]
+        assert files == ["b.memmap", "checksums.json", "inner", "inner/mine.txt", "meta.json"]
 
     def test_members_of_a_longer_stack_do_not_come_back(self, tmp_path: Path) -> None:
         for count in (3, 1):
@@ -243,7 +243,7 @@ class TestReusedFolders:
                 node.child(str(member)).meta = Record("dense", ())
             node.meta = Record("lazy", stack_dim=0)
         assert Folder(tmp_path).keys() == {"0": "node"}
-        assert sorted(os.listdir(tmp_path)) == ["0", "meta.json"]
+        assert sorted(os.listdir(tmp_path)) == ["0", "checksums.json", "meta.json"]
 
     def test_readers_keep_what_they_have_mapped(self, tmp_path: Path) -> None:
         dense(tmp_path, {"x": torch.ones(1000)})
@@ -271,7 +271,7 @@ class TestReusedFolders:
         with pytest.raises(RuntimeError):
             node.write("x", torch.zeros(2, device="meta"))
         assert Folder(tmp_path).read("x").tolist() == [1.0, 1.0]
-        assert sorted(os.listdir(tmp_path)) == ["meta.json", "x.memmap"]
+        assert sorted(os.listdir(tmp_path)) == ["checksums.json", "meta.json", "x.memmap"]
 
     def test_an_open_folder_grows(self, tmp_path: Path) -> None:
         dense(tmp_path, {"x": torch.ones(2)})
@@ -330,7 +330,7 @@ class TestNestedTensors:
         assert node.read("y.shape").tolist() == [0.0] * 5
         assert node.read("y")[0].tolist() == [1.0] * 3
         dense(tmp_path, {"x": torch.ones(2)})
-        assert sorted(os.listdir(tmp_path)) == ["meta.json", "x.memmap"]
+        assert sorted(os.listdir(tmp_path)) == ["checksums.json", "meta.json", "x.memmap"]
 
     def test_they_cross_processes_by_name(self, tmp_path: Path) -> None:
         tensor = dense(tmp_path, {"x": nested(torch.ones(2), torch.ones(3))}).read("x")

@@ -276,6 +276,7 @@ def test_what_belongs_to_others_stays(place: Path) -> None:
     assert os.readlink(place / "link") == "config.yaml"
     names = {str(path.relative_to(place)) for path in place.rglob("*")}
     assert names == {
+        "checksums.json",
         "config.yaml",
         "link",
         "logs",
@@ -527,7 +528,7 @@ def test_stacks_and_classes_are_saved_in_one_step(place: Path) -> None:
     names = TensorDict({"name": [f"row {n}" for n in range(2000)]}, [2000])
     names.memmap(place)
     assert TensorDict.load_memmap(place)["name"][1999] == "row 1999"
-    assert sorted(os.listdir(place)) == ["meta.json", "name"]
+    assert sorted(os.listdir(place)) == ["checksums.json", "meta.json", "name"]
 
 
 def test_a_column_of_objects_that_is_written_replaces_its_folder_in_one_step(place: Path) -> None:
@@ -535,7 +536,7 @@ def test_a_column_of_objects_that_is_written_replaces_its_folder_in_one_step(pla
     td[1] = TensorDict({"x": torch.tensor(1.0), "name": "new"})
     back = TensorDict.load_memmap(place)
     assert list(back["name"]) == ["a", "new", "c"]
-    assert sorted(os.listdir(place)) == ["meta.json", "name", "x.memmap"]
+    assert sorted(os.listdir(place)) == ["checksums.json", "meta.json", "name", "x.memmap"]
 
 
 def test_zeros_are_zeros_where_other_rows_were(place: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
+from tensordict.storage import checksum
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import temporary
 from tensordict.storage.memory import memory
@@ -181,6 +182,7 @@ class Store(Facts):
         num_threads: int = 0,
         robust_key: bool = True,
         allow_pickle: bool | None = None,
+        verify: bool = False,
     ) -> Self:
         """Open a folder that `memmap` wrote, without reading its leaves.
 
@@ -192,10 +194,12 @@ class Store(Facts):
             num_threads: kept for programs that pass it.
             robust_key: kept for programs that pass it.
             allow_pickle: load objects that were pickled, which can run code; refused by default.
+            verify: read all files first, and compare them with the checksums that were saved.
 
         Raises:
             FileNotFoundError: if the folder or one of its files is missing.
-            ValueError: if a file is not as long as its leaf, or ``mode`` is none of these.
+            ValueError: if a file is not as long as its leaf or belongs to none, does not have its checksum, or ``mode``
+                is none of these.
             RuntimeError: if it holds pickled objects and ``allow_pickle`` is not set, or was written by a newer format.
 
         Examples:
@@ -210,9 +214,13 @@ class Store(Facts):
             raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
         path = os.fspath(prefix)
         chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
-        node: Any = cls._received(
-            steadily(path, lambda: open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle))))
-        )
+
+        def opened() -> Any:
+            if verify:
+                checksum.check(path)
+            return open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle)))
+
+        node: Any = cls._received(steadily(path, opened))
         return node if device is None else node.to(device, non_blocking=non_blocking)  # type: ignore[no-any-return]
 
     @classmethod

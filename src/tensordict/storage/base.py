@@ -11,7 +11,7 @@ import errno
 import math
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
@@ -36,6 +36,7 @@ class Record:
         data: the value of a non-tensor, or the nested lists of values of a stack of them.
         stack_dim: the dim along which the members of a lazy or non-tensor stack lie.
         stack_name: the name of that dim.
+        names_all: the record names every file of a leaf that lies with it.
     """
 
     kind: str = "dense"
@@ -46,6 +47,7 @@ class Record:
     data: Any = None
     stack_dim: int | None = None
     stack_name: str | None = None
+    names_all: bool = field(default=False, compare=False)
 
 
 class Backend(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from tensordict.storage import disk, layout
+from tensordict.storage import checksum, disk, layout, survey
 from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import (
@@ -25,7 +25,7 @@ from tensordict.storage.memmap import (
     replace_file,
 )
 from tensordict.storage.ragged import Parts, count_elements, parts, whole
-from tensordict.storage.saving import Stage
+from tensordict.storage.saving import Stage, root_of
 
 
 class Folder:
@@ -73,6 +73,7 @@ class Folder:
         self._record: Record | None = None
         self._stage: Stage | None = None
         self._within = ""  # my path within the stage
+        self._changed = False  # in my place, since the record was written
         if mode == "w":
             self._stage = Stage(self.path, threads)
         else:
@@ -87,6 +88,8 @@ class Folder:
         path = os.path.join(self.path, META)
         text = _read(self.path)
         self._record, self._entries = layout.parse(text, path)
+        if self._record.names_all:
+            self._require_all()
         name = layout.pickle_name(text) if self._record.kind.startswith("non-tensor") else None
         if name is None:
             return
@@ -99,6 +102,15 @@ class Folder:
         with open(path, "rb") as file:
             value = pickle.load(file)
         self._record = replace(self._record, data=value["data"] if name == layout.PICKLE else value)
+
+    def _require_all(self) -> None:
+        """Raise if a file lies in the folder that looks like that of a leaf, but belongs to none."""
+        for name in survey.strangers(self.path, self._entries.values()):
+            path, key = os.path.join(self.path, name), (*self._key, name.removesuffix(layout.SUFFIX))
+            raise ValueError(
+                f"{survey.said(key)}{path!r} of {os.path.getsize(path)} bytes belongs to no key of the tensordict; "
+                f"remove it, or save again"
+            )
 
     # --- the record
 
@@ -116,6 +128,8 @@ class Folder:
             self._entries[key] = self._entries[key]._replace(type=layout.type_name(child.meta), batch=batch)
         text = layout.dump(record, self._entries).encode()
         old = _entries_of(self.path) if self._place is None else []
+        kept = {name for entry in self._entries.values() for name in entry.files}
+        self._touch(META, layout.PICKLE, layout.STACK_PICKLE, *(n for e in old for n in e.files if n not in kept))
         name = layout.pickle_name(text) if record.kind.startswith("non-tensor") else None
         if name is not None:
             self._put(name, pickle.dumps({"data": record.data} if name == layout.PICKLE else record.data))
@@ -123,11 +137,32 @@ class Folder:
         self._record = record
         if self._place is not None and not self._within:
             self._place.publish()
-        self._clear(old)
+        self._clear(old, kept)
+        _unlink(os.path.join(self.path, survey.CHANGING))
+        self._changed = False
 
-    def _clear(self, old: list[Entry]) -> None:
+    def _touch(self, *names: str) -> None:
+        """Note, if this node is changed in its place, that it is, and that files may not have their checksums."""
+        if self._place is None:
+            _note(os.path.join(self.path, survey.CHANGING))
+            root, path = root_of(self.path), os.path.realpath(self.path)
+            within = os.path.relpath(path, root)
+            checksum.forget(root, names if within == "." else [f"{within}/{name}" for name in names])
+
+    @contextlib.contextmanager
+    def _changing(self, file: str) -> Iterator[None]:
+        """Change a file of mine in its place."""
+        try:
+            self._touch(file)
+            yield
+            self._changed = True
+        except BaseException:
+            if not self._changed:
+                _unlink(os.path.join(self.path, survey.CHANGING))
+            raise
+
+    def _clear(self, old: list[Entry], kept: set[str]) -> None:
         """Remove the files and folders that an old record named and mine does not."""
-        kept = {name for entry in self._entries.values() for name in entry.files}
         for entry in old:
             if entry.dtype is None and entry.file not in kept:
                 _discard(self.path, entry)
@@ -172,8 +207,10 @@ class Folder:
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         file = self._enter(key, "leaf")
         if self._place is None:
-            leaf = new_leaf(os.path.join(self.path, file), shape, dtype)
+            with self._changing(file):
+                leaf = new_leaf(os.path.join(self.path, file), shape, dtype)
         else:
+            self._place.unfilled.add(self._inside(file))
             leaf = place_new(self._place, self._inside(file), shape, dtype)
         self._enter_as(key, Entry(file, *spec_of(leaf)))
         self._leaves[key] = leaf
@@ -195,7 +232,8 @@ class Folder:
 
     def _copy(self, file: str, tensor: Tensor) -> Tensor:
         if self._place is None:
-            return copy_leaf(os.path.join(self.path, file), tensor)
+            with self._changing(file):
+                return copy_leaf(os.path.join(self.path, file), tensor)
         return place_copy(self._place, self._inside(file), tensor)
 
     def _enter(self, key: str, kind: Child, *, nested: bool = False) -> str:
@@ -231,11 +269,14 @@ class Folder:
                 raise KeyError(f"key {key!r} in {self.path!r} is a node; read it with child()")
             mode = "r" if self.mode == "r" else "r+"
             path = f"{self.path}/{entry.file}"
-            if entry.nested:
-                leaf = _read_nested(path, entry, mode)
-            else:
-                storage = map_file(path, byte_count(entry.shape, entry.dtype), mode)
-                leaf = leaf_of(storage, 0, entry.shape, entry.dtype)
+            try:
+                if entry.nested:
+                    leaf = _read_nested(path, entry, mode)
+                else:
+                    storage = map_file(path, byte_count(entry.shape, entry.dtype), mode)
+                    leaf = leaf_of(storage, 0, entry.shape, entry.dtype)
+            except (ValueError, FileNotFoundError) as error:
+                raise type(error)(f"{survey.said((*self._key, key))}{error}") from None
             self._leaves[key] = leaf
         return leaf
 
@@ -271,7 +312,7 @@ class Folder:
             if entry.batch is not None:
                 child._record = replace(child.meta, batch=entry.batch)
         elif self.writable:
-            child = self._new_child(self._enter(key, "node"))
+            child = self._new_child(key, self._enter(key, "node"))
             self._enter_as(key, Entry(os.path.basename(child.path)))
         else:
             require_key(
@@ -281,8 +322,9 @@ class Folder:
         self._children[key] = child
         return child
 
-    def _new_child(self, file: str) -> Folder:
-        child = Folder(os.path.join(self.path, file), "w", allow_pickle=self._allow_pickle)
+    def _new_child(self, key: str, file: str) -> Folder:
+        path = os.path.join(self.path, file)
+        child = Folder(path, "w", allow_pickle=self._allow_pickle, key=(*self._key, key))
         child._stage, child._within = self._stage, self._inside(file)
         if self._place is None:
             os.makedirs(child.path, exist_ok=True)
@@ -334,6 +376,11 @@ def _discard(folder: str, entry: Entry) -> None:
         _unlink(os.path.join(path, name))
     with contextlib.suppress(OSError):
         os.rmdir(path)
+
+
+def _note(path: str) -> None:
+    with contextlib.suppress(OSError), open(path, "ab"):
+        pass
 
 
 def _unlink(path: str) -> None:

@@ -31,11 +31,12 @@ TEMPORARY = "%%"
 
 _EXTRA = "_tensordict_keys"
 _MEMBERS = "_tensordict_members"
+_ALL = "_tensordict_all"
 _KIND = "_tensordict_kind"
 _UNSAFE = re.compile(r'[\x00-\x20\x7f"%*/:<>?\\|]')
 _CLASS = re.compile(r"<class '(.+)'>")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-_FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS}
+_FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS, _ALL}
 _TYPES = {
     "dense": "tensordict:TensorDict",
     "lazy": "tensordict:LazyStackedTensorDict",
@@ -207,7 +208,8 @@ def _dense(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
     ]
     for place, key, value in _extra(raw.get(_EXTRA, []), path):
         entries.insert(place, (key, _entry(key, value, path)))
-    return Record("dense", batch, device, tuple(names) if names else None), dict(entries)
+    names = tuple(names) if names else None
+    return Record("dense", batch, device, names, names_all=raw.get(_ALL) is True), dict(entries)
 
 
 def _extra(value: Any, path: str) -> list[tuple[int, str, Any]]:
@@ -358,7 +360,7 @@ def _dump_dense(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
             raw[key] = value
         else:
             extra.append((place, key, value | {"file": entry.file}))
-    raw |= {"shape": list(record.batch or ()), "device": "cpu"} | _head("dense")
+    raw |= {"shape": list(record.batch or ()), "device": "cpu"} | _head("dense") | {_ALL: True}
     if record.names is not None:
         raw["_names"] = list(record.names)
     if extra:

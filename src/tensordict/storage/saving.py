@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from tensordict.storage import disk, layout
+from tensordict.storage import checksum, disk, layout
 from tensordict.storage.layout import META, TEMPORARY
 
 BUILD, READY, TRASH, WHOLE = (f"{TEMPORARY}{word}-" for word in ("build", "ready", "trash", "whole"))
@@ -38,6 +38,7 @@ class Stage:
     """The folder in which a new tree is written, until it takes the place of what lies at `path` in one step.
 
     Nothing is made before `begin`. `where` is the folder of the tree: the temporary one, and `path` after `publish`.
+    `unfilled` names the files that are made to be written later, which have no checksums yet.
     """
 
     def __init__(self, path: str, threads: int = 0) -> None:
@@ -47,6 +48,7 @@ class Stage:
         self._begun = False
         self._inside = False
         self._real = path
+        self.unfilled: set[str] = set()
         self._files: dict[str, None] = {}
         self._folders: dict[str, None] = {}
         self._threads = threads
@@ -153,6 +155,7 @@ class Stage:
         """
         try:
             self._wait()
+            self._add_sums()
             disk.sync_all([self.at(name) for name in self._files])
             disk.sync_all([self.at(name) for name in self._folders])
             if self._inside:
@@ -162,6 +165,19 @@ class Stage:
         except BaseException:
             self.abandon()
             raise
+
+    def _add_sums(self) -> None:
+        root = root_of(self._real)
+        if root != self._real:
+            checksum.forget(root, [os.path.relpath(self._real, root)])
+            return
+        text = checksum.text_of(self.where, skip=self.unfilled)
+        path = self.file(checksum.SUMS)
+        descriptor = disk.create(path)
+        try:
+            disk.write(descriptor, text, path)
+        finally:
+            os.close(descriptor)
 
     def _wait(self) -> None:
         for job in self._jobs:
@@ -309,15 +325,27 @@ def _own(folder: str) -> _Own:
     except (OSError, ValueError, RuntimeError):
         return _Own(set(), set())
     files = {name for entry in entries if entry.dtype is not None for name in entry.files}
-    return _Own(
-        files | {META, layout.PICKLE, layout.STACK_PICKLE}, {entry.file for entry in entries if entry.dtype is None}
-    )
+    files |= {META, checksum.SUMS, layout.PICKLE, layout.STACK_PICKLE}
+    return _Own(files, {entry.file for entry in entries if entry.dtype is None})
+
+
+def root_of(folder: str) -> str:
+    """Return the folder of the whole tree that a folder is a node of; the folder itself if it is no other's."""
+    above, name = os.path.split(os.path.realpath(folder))
+    return root_of(above) if name in _own(above).nodes else os.path.join(above, name)
 
 
 def _listed(folder: str, own: _Own) -> Iterator[tuple[str, bool]]:
-    """Yield the names in a folder that are not files of the tree, and whether they are folders of nodes."""
-    for name in sorted(os.listdir(folder)):
-        if name not in own.files and not name.startswith(TEMPORARY):
+    """Yield the names in a folder that are not files of the tree, and whether they are folders of nodes.
+
+    Where there is a tree, what looks like the file of a leaf is one, left by a program that did not clear it away.
+    """
+    names = sorted(os.listdir(folder))
+    tree = META in names
+    for name in names:
+        if name in own.files or name.startswith(TEMPORARY):
+            continue
+        if not (tree and name.endswith(layout.SUFFIX)) or os.path.isdir(os.path.join(folder, name)):
             yield name, name in own.nodes and not os.path.islink(os.path.join(folder, name))
 
 
@@ -338,6 +366,8 @@ def _carry(old: str, new: str) -> Iterator[str]:
             if not os.path.islink(source):
                 raise FileExistsError(f"{source!r} is a file, in the way of a folder of the tensordict; move it first")
         elif name not in ours.files:
+            if name.endswith(layout.SUFFIX):
+                raise FileExistsError(f"{source!r} would be taken for a file of the tensordict; move it first")
             changed |= _second_name(source, target)
     if changed:
         yield new

@@ -1,0 +1,119 @@
+"""The files of a tree in a folder, from its records alone: what each is for, and how long it should be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from tensordict.storage import layout
+from tensordict.storage.base import Record, byte_count
+from tensordict.storage.layout import INNER, META, TEMPORARY, Entry
+
+CHANGING = f"{TEMPORARY}changing"
+"""A file of this name lies in the folder of a node that is being changed in its place."""
+
+Key = tuple[str, ...]
+
+
+class Node(NamedTuple):
+    """One node of a tree: its key, its folder within the tree (empty for the root), and what its record says."""
+
+    key: Key
+    folder: str
+    record: Record
+    entries: dict[str, Entry]
+    pickle: str | None
+
+    def path(self, name: str) -> str:
+        """Return the path of a file of this node within the tree."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def key_of(self, name: str) -> Key:
+        """Return the key of a child as users write it: the folder of the fields of a class is none."""
+        return self.key if name == INNER and self.record.kind == "tensorclass" else (*self.key, name)
+
+    def leaves(self) -> Iterator[tuple[str, Entry]]:
+        """Yield each key of a leaf with its entry."""
+        return ((key, entry) for key, entry in self.entries.items() if entry.dtype is not None)
+
+
+class Part(NamedTuple):
+    """One file of a tree: the key that it belongs to, its path within the tree, and its size if the record tells."""
+
+    key: Key
+    file: str
+    nbytes: int | None = None
+
+
+def nodes(root: str) -> Iterator[Node]:
+    """Yield each node of a tree, parents first.
+
+    Raises:
+        FileNotFoundError: a `meta.json` is missing.
+        ValueError: one is malformed; the message names the file and the entry.
+        RuntimeError: one was written in a newer format.
+    """
+    waiting: list[tuple[Key, str]] = [((), "")]
+    while waiting:
+        key, folder = waiting.pop()
+        path = os.path.join(root, folder, META) if folder else os.path.join(root, META)
+        node = _node(key, folder, path)
+        yield node
+        below = [(node.key_of(name), node.path(entry.file)) for name, entry in node.entries.items() if not entry.dtype]
+        waiting += reversed(below)
+
+
+def _node(key: Key, folder: str, path: str) -> Node:
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"{said(key)}no {META} in {os.path.dirname(path)!r}, so no tree was saved there"
+        ) from None
+    record, entries = layout.parse(text, path)
+    objects = record.kind.startswith("non-tensor")
+    return Node(key, folder, record, entries, layout.pickle_name(text) if objects else None)
+
+
+def parts(root: str) -> Iterator[Part]:
+    """Yield each file of a tree: records, leaves, and pickled objects; leaves without elements may have none."""
+    for node in nodes(root):
+        yield Part(node.key, node.path(META))
+        if node.pickle is not None:
+            yield Part(node.key, node.path(node.pickle))
+        for key, entry in node.leaves():
+            at = node.key_of(key)
+            if entry.nested:
+                yield Part(at, node.path(layout.sizes_name(entry.file)), byte_count(entry.shape, torch.int64))
+                yield Part(at, node.path(entry.file))
+            else:
+                assert entry.dtype is not None
+                yield Part(at, node.path(entry.file), byte_count(entry.shape, entry.dtype))
+
+
+def surplus(root: str) -> Iterator[Part]:
+    """Yield each file of a leaf that belongs to no key of the node it lies with, and the key it would have."""
+    for node in nodes(root):
+        for name in strangers(os.path.join(root, node.folder), node.entries.values()):
+            yield Part((*node.key, name.removesuffix(layout.SUFFIX)), node.path(name))
+
+
+def strangers(folder: str, entries: Iterable[Entry]) -> list[str]:
+    """Return the names of files in the folder of a node that look like those of leaves, but of no entry.
+
+    Where a node is being changed in its place, there may be such files for a while, or until it is saved again.
+    """
+    found, own = os.listdir(folder), {name for entry in entries for name in entry.files}
+    named = [name for name in found if name.endswith(layout.SUFFIX) and name not in own]
+    if not named or CHANGING in found:
+        return []
+    return sorted(n for n in named if not n.startswith(TEMPORARY) and not os.path.isdir(os.path.join(folder, n)))
+
+
+def said(key: Key) -> str:
+    """Return how an error begins that is about a key."""
+    return f"key {key[0] if len(key) == 1 else key!r}: " if key else ""
