@@ -229,7 +229,9 @@ class Visit(NamedTuple):
         found: dict[str, Any] = {}
         if not others and self.is_leaf is None:
             return self._alone(node, path)
+        shown = _protected(node)
         for key, child in node._raw_pairs():
+            child = shown(child) if shown and isinstance(child, Tensor) else child
             parts = [self._part(other, key) for other in others]
             at = (*path, key)
             if (self.is_leaf or default_is_leaf)(type(child)) and not getattr(child, "_is_unbatched", False):
