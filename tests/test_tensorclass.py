@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader
 
 from tensordict import (
     LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
     TensorClass,
     TensorDict,
     collate,
@@ -295,7 +297,9 @@ def test_nested_classes_keep_their_class_through_every_road(tmp_path: Path) -> N
     for road, got in roads.items():
         assert type(got) is Sample, road
         assert type(got.inner) is Inner, road
-        assert set(got.get("name").reshape(-1).tolist() if got.batch_size else [got.name]) == {"none"}, road
+        assert set(got.to_tensordict().get("name").reshape(-1).tolist() if got.batch_size else [got.name]) == {
+            "none"
+        }, road
         assert got.inner.batch_size == got.batch_size, road
     assert roads["mask"].label.tolist() == [0, 2, 3]
     assert roads["stack"].batch_size == (2, 4)
@@ -1103,3 +1107,20 @@ def test_a_frozen_class_lets_words_but_not_users_set_its_batch() -> None:
     assert still.rename_("t").names == ["t"]
     td = TensorDict({"still": still.clone()}, [2])
     td.batch_size = [2]
+
+
+def test_get_gives_what_the_attribute_gives() -> None:
+    @tensorclass
+    class Named:
+        x: torch.Tensor
+        name: str = "none"
+        extra: object = None
+
+    one = Named(torch.zeros(2), "a", batch_size=[2])
+    column = Named(torch.zeros(2), NonTensorStack("a", "b"), batch_size=[2])
+    held = NonTensorData(1)
+    assert (one.get("name"), one.get(("name",)), column.get("name")) == ("a", "a", ["a", "b"])
+    assert one.get("missing") is None and one.get("missing", held) is held
+    assert one.get("x") is one.x
+    assert isinstance(TensorDict({"n": one}, [2]).get(("n", "name")), NonTensorData)
+    assert [type(value) for value in one.values()][:2] == [torch.Tensor, NonTensorData]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import KINDS, LEAVES, STORED, assert_same, can_make, node_class
+from kinds import KINDS, LEAVES, STORED, assert_same, can_make, held, node_class
 
 from tensordict import TensorClass, TensorDict
 
@@ -187,7 +187,7 @@ def test_the_dense_kind_says_to_each_leaf_what_torch_says(word: str, batch: tupl
         assert got[key].dtype == want.dtype
         assert torch.allclose(got[key], want, 0, 0, equal_nan=True), key
     assert got.get("inner").batch_size == probe.shape
-    assert got.get("word").shape == probe.shape
+    assert held(got, "word").shape == probe.shape
 
 
 @pytest.mark.parametrize("kind, batch", [case for case in cases() if not case.id.startswith("dense")])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import dataclass_transform
 
-from tensordict.aliases import DeviceLike, SizeLike
+from tensordict.aliases import NO_DEFAULT, DeviceLike, NestedKey, SizeLike
 from tensordict.core.core import Core
 from tensordict.kinds.declared import Declared, Options, chosen, prepare
 
@@ -77,6 +77,26 @@ class TensorClass(Dataclass):
         lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
 
     _is_typed = True
+
+    def get(self, key: NestedKey, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
+        """Return the value of a field as the attribute gives it, or a default when there is no such field.
+
+        Args:
+            key: the name of a field, or a tuple for a key below it.
+            default: returned when there is no such key; None if it is not given.
+            **kwargs: how a lazy stack joins values of different shapes, as for `TensorDict.get`.
+
+        Examples:
+            >>> import torch
+            >>> from tensordict import TensorClass
+            >>> class Sample(TensorClass):
+            ...     image: torch.Tensor
+            ...     label: str = "none"
+            >>> Sample(torch.zeros(2), batch_size=[2]).get("label")
+            'none'
+        """
+        found = super().get(key, default, **kwargs)
+        return found._given() if isinstance(found, Core) and found._is_non_tensor and found is not default else found
 
     @classmethod
     def from_tensordict(cls, tensordict: Any, non_tensordict: dict[str, Any] | None = None) -> Self:
