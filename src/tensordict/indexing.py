@@ -297,6 +297,8 @@ class _Parser:
         return tuple(size for size, _ in sizes), tuple(dim for _, dim in sizes), at
 
     def _together(self) -> tuple[int, ...]:
+        if len(self.shapes) == 1:  # the word for several loads torch's symbolic shapes: a second
+            return tuple(self.shapes[0])
         try:
             return tuple(torch.broadcast_shapes(*self.shapes))
         except RuntimeError:

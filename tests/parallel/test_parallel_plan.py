@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordict.ops.parallel.crew import LOOKAHEAD, Job, schedule
-from tensordict.ops.parallel.plan import Chunk, make_plan
+from tensordict.ops.parallel.crew import schedule
+from tensordict.ops.parallel.job import Job
+from tensordict.ops.parallel.plan import make_plan
 
 sizes = st.integers(0, 60)
 
@@ -84,47 +85,45 @@ class AnyOrder:
 
     def __init__(self, size: int, data: st.DataObject) -> None:
         self.size, self.data = size, data
-        self.chunks: list[Chunk] = []
+        self.numbers: list[int] = []
         self.given = 0
         self.closed: list[bool] = []
 
-    def free(self) -> bool:
-        return len(self.chunks) < self.size
+    def wants(self) -> int:
+        return self.size - len(self.numbers)
 
     def busy(self) -> int:
-        return len(self.chunks)
+        return len(self.numbers)
 
-    def submit(self, chunk: Chunk) -> None:
-        assert self.free()
-        self.given += 1
-        self.chunks.append(chunk)
+    def submit(self, numbers: Sequence[int]) -> None:
+        assert 0 < len(numbers) <= self.wants()
+        self.given += len(numbers)
+        self.numbers += numbers
 
-    def collect(self, block: bool) -> list[tuple[Chunk, Any]]:
-        assert self.chunks or not block, "nothing to wait for: this would be a hang"
+    def collect(self, block: bool) -> list[tuple[int, int]]:
+        assert self.numbers or not block, "nothing to wait for: this would be a hang"
         least = 1 if block else 0
-        number = self.data.draw(st.integers(least, len(self.chunks)))
-        done = self.data.draw(st.permutations(self.chunks))[:number]
-        self.chunks = [chunk for chunk in self.chunks if chunk not in done]
-        return [(chunk, -chunk.number) for chunk in done]
+        count = self.data.draw(st.integers(least, len(self.numbers)))
+        done = self.data.draw(st.permutations(self.numbers))[:count]
+        self.numbers = [number for number in self.numbers if number not in done]
+        return [(number, -number) for number in done]
 
     def close(self, finished: bool) -> None:
         self.closed.append(finished)
 
 
 @settings(deadline=None)
-@given(st.integers(0, 20), st.integers(1, 4), st.booleans(), st.integers(0, 25), st.data())
+@given(st.integers(0, 20), st.integers(1, 4), st.booleans(), st.integers(1, 3), st.integers(0, 25), st.data())
 def test_schedule_gives_every_chunk_once_in_order_and_looks_ahead_a_little(
-    count: int, size: int, ordered: bool, taken: int, data: st.DataObject
+    count: int, size: int, ordered: bool, ahead: int, taken: int, data: st.DataObject
 ) -> None:
     crew = AnyOrder(size, data)
-    events: Iterator[tuple[Chunk, Any]] = schedule(
-        lambda: crew, make_plan((count,), 0, chunksize=0).chunks(), ordered=ordered
-    )
+    events: Iterator[tuple[int, Any]] = schedule(lambda: crew, count, ordered=ordered, ahead=ahead)
     got = []
-    for chunk, result in events:
-        assert result == -chunk.number
-        got.append(chunk.number)
-        assert crew.given <= len(got) + LOOKAHEAD * size
+    for number, result in events:
+        assert result == -number
+        got.append(number)
+        assert crew.given <= len(got) + ahead * size
         if len(got) == taken:
             break
     complete = not taken or len(got) < taken

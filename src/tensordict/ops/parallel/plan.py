@@ -37,17 +37,25 @@ class Plan:
     count: int
     single: bool = False
 
+    def chunk(self, number: int, order: Any = None) -> Chunk:
+        """Return the chunk of this number; *order* is a permutation of the rows.
+
+        Example:
+            >>> make_plan((5,), 0, chunksize=2).chunk(2)
+            Chunk(number=2, start=4, stop=5, rows=None)
+        """
+        start = min(number * self.step, self.size)
+        stop = min(start + self.step, self.size)
+        return Chunk(number, start, stop, None if order is None else order[start:stop])
+
     def chunks(self, order: Any = None) -> Iterator[Chunk]:
-        """Yield the chunks one at a time; *order* is an array with a permutation of the rows.
+        """Yield the chunks one at a time.
 
         Example:
             >>> [(c.start, c.stop) for c in make_plan((5,), 0, chunksize=2).chunks()]
             [(0, 2), (2, 4), (4, 5)]
         """
-        for number in range(self.count):
-            start = min(number * self.step, self.size)
-            stop = min(start + self.step, self.size)
-            yield Chunk(number, start, stop, None if order is None else order[start:stop])
+        return (self.chunk(number, order) for number in range(self.count))
 
 
 def make_plan(

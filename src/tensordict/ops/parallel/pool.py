@@ -1,81 +1,99 @@
-"""Worker processes that hold the job from their start; a task is a chunk's numbers, and an answer is bytes.
+"""Worker processes that hold the job from their start; a task is a chunk's number, and an answer is bytes.
 
-    parent                                   worker
-    start(job)  -- inherited or pickled -->  seed, wait
-    send(chunk) ------- one pipe --------->  job.run(chunk)
-    wait([pipes, sentinels])  <-- bytes ---  answer
-    close the pipe ----------------------->  end of file: exit
+    parent                                      worker
+    start(job)  ---- inherited or pickled -->   open the job
+    wait        <------------ ready ---------   seed, wait
+    send(numbers) ------- one pipe --------->   job.run(number), for each
+    wait([pipes, sentinels])  <--- bytes ----   answer, as soon as there is one
+    close the pipe ------------------------->   end of file: exit
 
-The parent waits on the pipe and the exit of every worker at once, so a worker that dies is an error and not a hang.
+The parent waits on the pipe and the exit of every worker at once, so a worker that dies is an error and not a hang. A
+worker gets a chunk when it is ready, and several at once when they are short, so none waits for one that starts late.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
 import signal
-import threading
-import weakref
-from dataclasses import dataclass
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
-from multiprocessing.connection import wait
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn, cast
+from typing import Any
 
+import numpy as np
 import torch
 
-from .crew import PATIENCE, Job
-from .plan import Chunk
-from .seeds import seed_worker
-from .wire import WorkerError, answer, fault, loads, open_answer, receive, send
+from .crew import Done, undisturbed
+from .job import Job
+from .link import HELLO, READY, Link, Watch
+from .wire import WorkerError, open_answer
+from .worker import Parcel, Setup, ends, serve
 
-# The parent's ends of all pipes of this process. A forked worker closes its copies: while it held them, a sibling
-# would not see the end of file when the parent dies.
-_ends: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How workers start: start method, torch threads, base seed, chunks until a worker is replaced."""
-
-    method: str | None
-    threads: int
-    seed: int
-    max_tasks: int | None
+PATIENCE = 1.0  # seconds between two looks at the workers' health
+GRACE = 0.5  # seconds for workers to leave before they are killed
+BIRTH = 60.0  # seconds for a process to start and to import, where `timeout` is shorter
+STINT = 1e-3  # seconds of work that are sent to a worker at once
+DEEP = 64  # chunks that are sent to a worker at once, at most
 
 
 class _Worker:
-    """One process, its pipe, and the chunk it works on."""
+    """One process, its pipe, and the chunks that it has."""
 
-    def __init__(self, job: Job, setup: Setup, index: int) -> None:
+    def __init__(self, parcel: Parcel, setup: Setup, index: int) -> None:
         context: Any = torch.multiprocessing.get_context(setup.method)
-        self.index, self.done = index, 0
-        self.chunk: Chunk | None = None
-        self.pipe, theirs = context.Pipe()
-        _ends.add(self.pipe)
+        self.index, self.given, self.up, self.ready = index, 0, False, False
+        self.chunks: deque[int] = deque()
+        self.since: float | None = time.monotonic()  # when its present chunk, or before that its start, began
+        ours, theirs = context.Pipe()
+        self.link = Link(ours)
+        ends.add(self.link)
         self.process: Any = context.Process(
-            target=_serve, args=(theirs, _Parcel(job), setup, index), daemon=True, name=f"map-worker-{index}"
+            target=serve, args=(theirs, parcel, setup, index), daemon=True, name=f"map-worker-{index}"
         )
         try:
-            self.process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self.pipe.close()
-            raise pickle.PicklingError(_UNPICKLABLE.format(fn=job.fn, error=error)) from error
+            with _deaf():
+                self.process.start()
+        except BaseException:
+            self.link.close()
+            raise
         finally:
             theirs.close()
 
-    def leave(self, patient: bool) -> None:
-        """End the process: let it exit by itself when *patient*, else stop it now."""
-        self.pipe.close()
-        if not patient:
-            self.process.terminate()
-        self.process.join(PATIENCE)
+    def give(self, numbers: Sequence[int]) -> None:
+        """Send chunks; a worker that is dead is found by its exit."""
+        if not self.chunks:
+            self.since = time.monotonic()
+        self.chunks.extend(numbers)
+        self.given += len(numbers)
+        with contextlib.suppress(OSError):
+            self.link.pipe.send_bytes(array("q", numbers))
+
+    def leave(self, deadline: float) -> None:
+        """Wait for the process until the deadline, then kill it."""
+        self.process.join(max(0.0, deadline - time.monotonic()))
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
         self.process.close()
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Let a process be born deaf to Ctrl-C, which would else end it before it can ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Pool:
@@ -84,11 +102,15 @@ class Pool:
     def __init__(self, job: Job, setup: Setup, size: int) -> None:
         self.size = size
         self._job, self._setup, self._started = job, setup, 0
-        self._owner = os.getpid()
+        self._owner, self._parcel, self._watch = os.getpid(), Parcel(job), Watch()
         self._workers: list[_Worker] = []
         self._retired: list[_Worker] = []
+        self._backlog: deque[int] = deque()
+        self._losses: dict[int, int] = {}  # how often each chunk was lost; those of workers without one count as -1
+        self._pace = math.inf  # seconds that a chunk takes
         if multiprocessing.current_process().daemon:
             raise RuntimeError("a worker process may not start workers of its own: pass num_workers=0 here")
+        np.random.get_state()  # loaded once here rather than by every forked worker
         try:
             for _ in range(size):
                 self._start()
@@ -96,35 +118,41 @@ class Pool:
             self.close(finished=False)
             raise
 
-    def free(self) -> bool:
-        """Say whether a worker has no chunk."""
-        return any(worker.chunk is None for worker in self._workers)
-
     def busy(self) -> int:
-        """Count the workers that have a chunk."""
-        return sum(worker.chunk is not None for worker in self._workers)
+        """Count the chunks that wait or are under way."""
+        return len(self._backlog) + sum(len(worker.chunks) for worker in self._workers)
 
-    def submit(self, chunk: Chunk) -> None:
-        """Send the numbers of *chunk* to a free worker; one that has done its share is replaced by a new one."""
-        worker = next(worker for worker in self._workers if worker.chunk is None)
-        if worker.done == self._setup.max_tasks:
-            worker = self._replace(worker)
-        worker.chunk = chunk
-        try:
-            worker.pipe.send_bytes(pickle.dumps(tuple(chunk), protocol=5))
-        except OSError:
-            self._mourn(worker)
+    def wants(self) -> int:
+        """Count the chunks that the workers would take now, those included that are not ready yet."""
+        absent = self.size - sum(worker.ready for worker in self._workers)
+        return absent + sum(map(self._room, self._workers)) - len(self._backlog)
 
-    def collect(self, block: bool) -> list[tuple[Chunk, Any]]:
+    def submit(self, numbers: Sequence[int]) -> None:
+        """Hand chunks to the workers that have the fewest; those that have done their share are replaced."""
+        self._backlog.extend(numbers)
+        self._hand_out()
+
+    def collect(self, block: bool) -> Done:
         """Read the answers that have arrived.
 
         Raises:
             Exception: what the function raised in the worker, with the worker's traceback as its cause.
-            WorkerError: a worker died.
+            WorkerError: a worker died, and its chunk may not be run again.
+            TimeoutError: a chunk took too long, and may not be run again.
         """
-        busy = {worker.pipe: worker for worker in self._workers if worker.chunk is not None}
-        answers = self._read(busy, None if block else 0)
-        return [(chunk, open_answer(data, partial(chunk.label, self._job.plan.dim))) for chunk, data in answers]
+        done: Done = []
+        while True:
+            events = self._watch.ready(0 if done or not block else self._patience())
+            for worker, exited in events:
+                if exited:
+                    self._bury(worker, done)
+                elif worker in self._workers:
+                    self._read(worker, done)
+            if not events:
+                self._check(block)
+            self._hand_out()
+            if (done and not events) or not block:
+                return done
 
     def close(self, finished: bool) -> None:
         """End every process; in a forked copy of the owner, which shares the numbers of the processes, do nothing."""
@@ -132,65 +160,136 @@ class Pool:
             return
         everyone, self._workers, self._retired = self._workers + self._retired, [], []
         for worker in everyone:  # all are told before any is waited for
-            worker.pipe.close()
-            if not finished and worker.process.exitcode is None:
+            worker.link.close()
+            if not (finished and worker.ready) and worker.process.exitcode is None:
                 worker.process.terminate()
+        deadline = time.monotonic() + GRACE
         for worker in everyone:
-            worker.leave(finished)
+            worker.leave(deadline)
+        self._parcel.close()
 
-    def _start(self) -> _Worker:
-        worker = _Worker(self._job, self._setup, self._started)
+    def _start(self) -> None:
+        try:
+            with undisturbed():
+                worker = _Worker(self._parcel, self._setup, self._started)
+                self._workers.append(worker)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise pickle.PicklingError(_UNPICKLABLE.format(fn=self._job.fn, error=error)) from error
         self._started += 1
-        self._workers.append(worker)
-        return worker
+        self._watch.add(worker.link, (worker, False))
+        self._watch.add(worker.process.sentinel, (worker, True))
 
-    def _replace(self, worker: _Worker) -> _Worker:
+    def _room(self, worker: _Worker) -> int:
+        """Count the chunks that a worker can take: about `STINT` seconds of work, and its share."""
+        depth = min(DEEP, 1 + int(STINT / max(self._pace, 1e-6)))
+        has = len(worker.chunks)
+        if not worker.ready or 2 * has > depth:
+            return 0
+        limit = self._setup.max_tasks
+        return depth - has if limit is None else min(depth - has, limit - worker.given)
+
+    def _hand_out(self) -> None:
+        if not self._backlog:
+            return
+        for _ in range(min(self.size - len(self._workers), len(self._backlog))):
+            self._start()
+        for worker in sorted(self._workers, key=lambda worker: len(worker.chunks)):
+            numbers = [self._backlog.popleft() for _ in range(min(self._room(worker), len(self._backlog)))]
+            if numbers:
+                worker.give(numbers)
+
+    def _read(self, worker: _Worker, done: Done) -> None:
+        """Read one message of a worker; one that ends in the middle is found by the worker's exit."""
+        try:
+            kind, number, head, parts = worker.link.receive()
+        except (EOFError, OSError):
+            self._watch.remove(worker.link)
+            return
+        now = time.monotonic()
+        if kind in (HELLO, READY):
+            worker.up, worker.ready, worker.since = True, kind == READY, now if kind == HELLO else None
+            return
+        done.append((number, open_answer(head, parts, partial(self._job.label, number))))
+        worker.chunks.popleft()
+        took = now - (worker.since or now)
+        self._pace = took if math.isinf(self._pace) else self._pace + (took - self._pace) / 4
+        worker.since = now if worker.chunks else None
+        if worker.given == self._setup.max_tasks and not worker.chunks:
+            self._dismiss(worker)
+            worker.link.close()
+            self._retired.append(worker)
+
+    def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        worker.pipe.close()
+        self._watch.remove(worker.link)
+        self._watch.remove(worker.process.sentinel)
         for old in [old for old in self._retired if old.process.exitcode is not None]:
             self._retired.remove(old)
-            old.leave(patient=True)
-        self._retired.append(worker)
-        return self._start()
+            old.leave(0.0)
 
-    def _read(self, busy: dict[Any, _Worker], timeout: float | None) -> list[tuple[Chunk, bytes | bytearray]]:
-        """Wait for pipes and exits; an answer that has arrived is read before its worker is found dead."""
-        exits = {worker.process.sentinel: worker for worker in busy.values()}
-        answers: list[tuple[Chunk, bytes | bytearray]] = []
-        while busy and not answers:
-            events: list[Any] = wait([*busy, *exits], PATIENCE if timeout is None else timeout)
-            for event in events:
-                worker = busy.get(event) or exits[event]
-                if event in busy or worker.pipe not in events:
-                    answers.append(self._receive(worker, event in busy))
-            if timeout is not None:
+    def _bury(self, worker: _Worker, done: Done) -> None:
+        """Read what a dead worker still said, and deal with what it had."""
+        while worker in self._workers and _readable(worker.link):
+            before = len(done), worker.ready
+            self._read(worker, done)
+            if before == (len(done), worker.ready):
                 break
-            # A process that the function left behind may hold the dead worker's pipe open: look at the exits too.
-            for worker in () if answers else busy.values():
-                if worker.process.exitcode is not None:
-                    self._mourn(worker)
-        return answers
+        if worker in self._workers:
+            worker.process.join(PATIENCE)
+            code = worker.process.exitcode
+            self._lose(
+                worker, WorkerError(f"worker {worker.index} {_obituary(code)} {self._whereabouts(worker, code)}")
+            )
 
-    def _receive(self, worker: _Worker, readable: bool) -> tuple[Chunk, bytes | bytearray]:
-        try:
-            data = receive(worker.pipe) if readable or worker.pipe.poll() else None
-        except (EOFError, OSError):
-            data = None
-        if data is None or worker.chunk is None:
-            self._mourn(worker)
-        chunk, worker.chunk = worker.chunk, None
-        worker.done += 1
-        return chunk, data
+    def _lose(self, worker: _Worker, error: Exception) -> None:
+        """Run the chunks of a dead worker again, or raise the error."""
+        lost = worker.chunks[0] if worker.chunks else -1
+        self._losses[lost] = self._losses.get(lost, 0) + 1
+        if self._losses[lost] > self._setup.retries:
+            raise error
+        self._dismiss(worker)
+        self._backlog.extendleft(reversed(worker.chunks))
+        worker.link.close()
+        worker.leave(0.0)
+        if not self._workers:
+            self._start()
 
-    def _mourn(self, worker: _Worker) -> NoReturn:
-        worker.process.join(PATIENCE)
-        code = worker.process.exitcode
-        where = "between two chunks" if worker.chunk is None else f"at {worker.chunk.label(self._job.plan.dim)}"
-        raise WorkerError(
-            f"worker {worker.index} {_obituary(code)} {where}" + (_AT_START if code == 1 and not worker.done else "")
-        )
+    def _patience(self) -> float:
+        left = min(map(self._left, self._workers), default=PATIENCE)
+        return min(PATIENCE, max(0.0, left))
+
+    def _left(self, worker: _Worker) -> float:
+        """Return how many seconds a worker still has for its chunk, for opening the job, or for its very start."""
+        limit = self._setup.timeout
+        if limit is None or worker.since is None:
+            return math.inf
+        return worker.since + (limit if worker.up else max(limit, BIRTH)) - time.monotonic()
+
+    def _check(self, block: bool) -> None:
+        """End the workers that take too long for their chunk."""
+        late = [worker for worker in self._workers if self._left(worker) <= 0]
+        for worker in late if block else ():
+            worker.process.kill()
+            where = self._job.label(worker.chunks[0] if worker.chunks else -1)
+            told = f"worker {worker.index} was not done with {where} after {self._setup.timeout} s (timeout=)"
+            self._lose(worker, TimeoutError(told))
+
+    def _whereabouts(self, worker: _Worker, code: int | None) -> str:
+        if worker.chunks:
+            return f"at {self._job.label(worker.chunks[0])}{_HINT}"
+        if worker.ready:
+            return "between two chunks"
+        return "at its start, before it had a chunk" + (_AT_START if code == 1 else "")
 
 
+def _readable(link: Link) -> bool:
+    try:
+        return bool(link.pipe.poll())
+    except OSError:
+        return False
+
+
+_HINT = ". retries=N runs such a chunk again"
 _UNPICKLABLE = (
     "the job cannot be sent to a worker process ({error}). Define the function {fn!r} at the top level of a module, "
     "not as a lambda or inside another function, or use mp_start_method='fork'"
@@ -208,55 +307,3 @@ def _obituary(code: int | None) -> str:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-class _Parcel:
-    """The job on its way: inherited as it is, or pickled with the process and opened where an error can be told.
-
-    The bytes go through shared memory: starting a process writes the rest to a pipe, and a long write to a worker
-    that has died at its start, because it cannot import the main module, would never end.
-    """
-
-    def __init__(self, job: Job | None, block: torch.Tensor | None = None) -> None:
-        self._job, self._block = job, block
-
-    def __reduce__(self) -> Any:
-        # Kept here until the process has started: its memory goes with the last reference.
-        self._block = torch.frombuffer(bytearray(ForkingPickler.dumps(self._job)), dtype=torch.uint8)
-        return _Parcel, (None, self._block)
-
-    def open(self) -> Job:
-        return cast(Job, self._job if self._block is None else loads(memoryview(self._block.numpy())))  # type: ignore[arg-type]
-
-
-def _serve(pipe: Any, parcel: _Parcel, setup: Setup, index: int) -> None:
-    """Be a worker until the parent closes the pipe or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for end in list(_ends):
-        end.close()
-    work = partial(_work, pipe, parcel, setup, index)
-    if setup.threads == 1:
-        work()
-    else:
-        # OpenMP keeps its team per thread. In a forked process the main thread believes in a team that was not
-        # copied, and its first parallel loop would wait for ever; a new thread makes a new team.
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-
-
-def _work(pipe: Any, parcel: _Parcel, setup: Setup, index: int) -> None:
-    """Answer chunks until the pipe ends or breaks: the parent has no more, or is gone."""
-    torch.set_num_threads(setup.threads)
-    with contextlib.suppress(EOFError, OSError):
-        try:
-            job = parcel.open()
-        except Exception as error:
-            pipe.recv_bytes()
-            send(pipe, fault(error))
-            return
-        seed_worker(setup.seed, index)
-        while True:
-            chunk = Chunk(*pickle.loads(pipe.recv_bytes()))
-            send(pipe, answer(partial(job.run, chunk), partial(chunk.label, job.plan.dim)))
