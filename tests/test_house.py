@@ -32,7 +32,20 @@ FLOORS = {
     "face": {""},
     "programs": {"__main__", "demo"},  # they use the package as its users do, through the face
 }
-OPTIONAL = {"fsspec", "h5py", "matplotlib", "pandas", "pyarrow", "rich", "safetensors", "sklearn", "tqdm", "zarr"}
+OPTIONAL = {
+    "cloudpickle",
+    "ray",
+    "fsspec",
+    "h5py",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "safetensors",
+    "sklearn",
+    "tqdm",
+    "zarr",
+}
 # Files that may ask whether a value is of some kind: the door and the walk.
 MAY_ASK = {"coerce", "walk"}
 # Kinds that users derive from.
