@@ -191,7 +191,8 @@ class Pool:
     def _hand_out(self) -> None:
         if not self._backlog:
             return
-        for _ in range(min(self.size - len(self._workers), len(self._backlog))):
+        coming = sum(not worker.ready for worker in self._workers)
+        for _ in range(min(self.size - len(self._workers), len(self._backlog) - coming)):
             self._start()
         for worker in sorted(self._workers, key=lambda worker: len(worker.chunks)):
             numbers = [self._backlog.popleft() for _ in range(min(self._room(worker), len(self._backlog)))]
