@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, default_collate
 
-from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, collate, lazy_stack
+from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, collate, lazy_stack, pad_sequence
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 
@@ -262,3 +263,36 @@ def test_nested_leaves_of_samples_that_are_batches_are_concatenated() -> None:
         batch = collate(groups, cat_dim=0)
         assert [len(row) for row in batch["x"].unbind(0)] == [1, 2, 3]
         assert batch["x"].layout is layout
+
+
+class Frozen(TensorClass["frozen"]):  # type: ignore[type-arg]
+    """A frozen class with a padded field, below which there may be another one."""
+
+    ids: torch.Tensor
+    label: torch.Tensor
+    more: Any = None
+
+
+@pytest.mark.parametrize("options", [{"pad_keys": {"ids": 9}}, {"nested_keys": ["ids"]}], ids=["pad", "nest"])
+def test_samples_of_a_frozen_class_are_padded(options: Any) -> None:
+    samples = [Frozen(torch.arange(n), torch.tensor(n)) for n in (1, 2)]
+    batch = collate(samples, **options)
+    assert type(batch) is Frozen and batch.label.tolist() == [1, 2]
+    first = [0, 9] if "pad_keys" in options else [0]
+    assert [row.tolist() for row in batch.ids.unbind()] == [first, [0, 1]]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        batch.set("ids", torch.zeros(2))
+    with pytest.raises(AttributeError, match="no field 'mask'"):
+        collate(samples, pad_keys={"ids": 0}, mask_key="mask")
+
+
+def test_a_frozen_class_is_padded_and_replaced_at_any_depth() -> None:
+    samples = [Frozen(torch.arange(n), torch.tensor(n), Frozen(torch.ones(n), torch.tensor(0))) for n in (1, 2)]
+    for batch in (pad_sequence(samples), collate(samples, pad_keys={"ids": 0, ("more", "ids"): 0})):
+        assert (batch.ids.tolist(), batch.more.ids.tolist()) == ([[0, 0], [0, 1]], [[1, 0], [1, 1]])
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            batch.more.set("ids", torch.zeros(2))
+    changed = samples[0].replace(label=torch.tensor(5))
+    assert type(changed) is Frozen and (changed.label, samples[0].label) == (5, 1)
+    with pytest.raises(AttributeError, match="no field"):
+        samples[0].replace(none=1)

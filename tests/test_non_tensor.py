@@ -20,6 +20,7 @@ from tensordict import (
     NonTensorData,
     NonTensorDataBase,
     NonTensorStack,
+    TensorClass,
     TensorDict,
     capture_non_tensor_stack,
     collate,
@@ -377,3 +378,44 @@ def test_new_rows_of_a_column_have_no_value() -> None:
 def test_ragged_rows_of_objects_are_read_as_lists() -> None:
     rows = lazy_stack([TensorDict({"w": ["a", "b"]}, [2]), TensorDict({"w": ["c", "d", "e"]}, [3])])
     assert rows["w"] == [["a", "b"], ["c", "d", "e"]]
+
+
+def test_a_row_of_the_list_that_a_lazy_stack_gives_reaches_the_member() -> None:
+    stack = lazy_stack([TensorDict({"s": word, "n": {"s": word}}) for word in "abc"])
+    stack["s"][0] = "new"
+    stack["n", "s"][1:] = ["x", ["a", "list"]]
+    assert [m["s"] for m in stack.tensordicts] == ["new", "b", "c"]
+    assert [m["n", "s"] for m in stack.tensordicts] == ["a", "x", ["a", "list"]]
+    columns = lazy_stack([TensorDict({"w": NonTensorStack(*words)}, [len(words)]) for words in ("ab", "cd")])
+    columns["w"][0][1] = "new"
+    columns["w"][1] = ["x", "y"]
+    assert [m["w"] for m in columns.tensordicts] == [["a", "new"], ["x", "y"]]
+    ragged = lazy_stack([TensorDict({"w": NonTensorStack(*words)}, [len(words)]) for words in ("ab", "c")])
+    ragged["w"][0][1] = "new"
+    ragged["w"][1:] = [["x"]]
+    assert ragged["w"] == [["a", "new"], ["x"]] == [m["w"] for m in ragged.tensordicts]
+
+
+def test_rows_of_rows_are_lists_that_write_too() -> None:
+    td = TensorDict({"w": NonTensorStack(*"abcdef").reshape(2, 3)}, [2, 3])
+    rows = td["w"]
+    rows[0][1] = "x"
+    rows[1] = ["y", "y", "y"]
+    rows[1][-1] = "z"
+    assert td["w"] == rows == [["a", "x", "c"], ["y", "y", "z"]]
+    rows[:] = [["1", "2", "3"], ["4", "5", "6"]]
+    assert td[1]["w"] == ["4", "5", "6"]
+    with pytest.raises(ValueError, match="shorter"):
+        rows[:] = [["1", "2", "3"]]
+
+
+class Word(TensorClass):
+    """A tensorclass with an object."""
+
+    w: str
+
+
+def test_a_row_of_a_field_of_a_lazy_stack_reaches_the_member() -> None:
+    stack = lazy_stack([Word("a"), Word("b")])
+    stack.w[0] = "new"
+    assert (stack.w, stack[0].w) == (["new", "b"], "new")

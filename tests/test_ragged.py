@@ -813,3 +813,37 @@ def test_rows_written_beside_a_new_dim_take_their_objects_along(index: Any) -> N
     assert stack["x"].tolist() == dense["x"].tolist()
     for key in ("s", ("n", "s")):
         assert stack.get(key).tolist() == dense.get(key).tolist()
+
+
+def some(*samples: dict[str, Any], batch: tuple[int, ...] = ()) -> Any:
+    return lazy_stack([TensorDict(sample, batch) for sample in samples])
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_densify_keeps_keys_of_some_members(layout: torch.layout) -> None:
+    one, other = (
+        {"a": torch.ones(2), "n": {"b": torch.ones(3)}, "s": "text"},
+        {"a": torch.ones(2), "c": torch.ones(2, 4)},
+    )
+    dense = some(one, other, one).densify(layout)
+    assert type(dense) is TensorDict and dense.batch_size == (3,)
+    assert {str(key) for key in dense.keys(True)} == {"a", "n", "('n', 'b')", "s", "c"}
+    assert [tuple(row.shape) for row in dense["n", "b"].unbind()] == [(3,), (0,), (3,)]
+    assert [tuple(row.shape) for row in dense["c"].unbind()] == [(0, 4), (2, 4), (0, 4)]
+    assert dense["s"] == ["text", None, "text"]
+    with_batch = some({"c": torch.ones(3, 4)}, {}, batch=(3,)).densify(layout)
+    assert [tuple(row.shape) for row in with_batch["c"].unbind()] == [(3, 4), (3, 0)]
+    with pytest.raises(RuntimeError, match=r"'c'.*no dim that could be empty"):
+        some({"c": torch.ones(())}, {}).densify(layout)
+    grid = lazy_stack([some(one, one), some(other, other)]).densify(layout)
+    assert [tuple(row.shape) for row in grid["c"].unbind()] == [(2, 0, 4), (2, 2, 4)] and grid["s"][1] == [None, None]
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        lazy_stack([some(one, other), some(other, one)]).densify(layout)
+
+
+def test_padding_keeps_keys_of_some_members() -> None:
+    padded = some(
+        {"a": torch.ones(2), "c": torch.tensor(3.0)}, {"a": torch.ones(1), "b": torch.ones(2)}
+    ).to_padded_tensor(-1)
+    assert padded["a"].tolist() == [[1, 1], [1, -1]]
+    assert padded["c"].tolist() == [3, -1] and padded["b"].tolist() == [[-1, -1], [1, 1]]

@@ -10,6 +10,7 @@ unlocked while a locked parent lives, and is free again when that parent is gone
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensordict import errors
@@ -180,3 +181,27 @@ class Lockable:
             changed = self._changed(marks)
             if changed is not None:
                 source().update(getattr(changed, word)(*args))
+
+
+class filling:
+    """Let a word set the keys of a node that it has just made, also where a class refuses that to users."""
+
+    def __init__(self, node: Any) -> None:
+        self._nodes = list(_refusing(node))
+
+    def __enter__(self) -> None:
+        for node in self._nodes:
+            node.__dict__["_filling"] = True
+
+    def __exit__(self, *error: object) -> None:
+        for node in self._nodes:
+            node.__dict__.pop("_filling", None)
+
+
+def _refusing(node: Any) -> Iterator[Any]:
+    """Yield a node and those below it that are of frozen classes."""
+    shown = getattr(node, "_shows", None)
+    if shown is not None and shown._options.frozen:
+        yield node
+    for child in node._nodes():
+        yield from _refusing(child)

@@ -25,6 +25,7 @@ from typing_extensions import get_type_hints
 from tensordict import errors
 from tensordict.aliases import NestedKey
 from tensordict.core.core import Core
+from tensordict.core.locks import filling
 from tensordict.indexing import Plan
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.facade import Facade
@@ -186,12 +187,10 @@ class Declared(Facade):
     # ---- fields
 
     def _field_value(self, name: str) -> Any:
-        inner = self._inner
         try:
-            child = inner._get(name)
+            return self._inner._read_one(name)
         except errors.MissingKey:
             return None
-        return inner._shown(child) if isinstance(child, Tensor) else child._given()
 
     def _store_field(self, name: str, value: Any) -> None:
         """Set a field; a dict stays the object it is, unless the field is annotated as a tensor collection."""
@@ -249,7 +248,7 @@ class Declared(Facade):
         object.__setattr__(self, name, value)
 
     def _gate(self, what: str, *about: Any) -> None:
-        if self._shows._options.frozen:
+        if self._shows._options.frozen and "_filling" not in self.__dict__:
             raise dataclasses.FrozenInstanceError(f"cannot {what.format(*about)}: {self._shows.__name__} is frozen")
         super()._gate(what, *about)
 
@@ -259,6 +258,11 @@ class Declared(Facade):
         if unknown:
             shown = f"field {unknown[0]!r}" if len(unknown) == 1 else f"fields {unknown}"
             raise errors.UnknownField(f"{kind.__name__} has no {shown}; its fields are {list(kind._fields)}")
+
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        fresh = self._structural_copy()
+        with filling(fresh):
+            return fresh.update(*args, **kwargs)
 
     def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
         """Rename a key, where the new one is a field or below one; arguments as for any tensor collection.

@@ -120,6 +120,9 @@ class Facade(TensorCollection):
     def _read_as(self, key: str, **options: Any) -> Any:
         return self._inner._read_as(key, **options)
 
+    def _completed(self, padding: float | None) -> Any:
+        return self._wrap(self._inner._completed(padding))
+
     def _read_at(self, key: str, index: Any) -> Any:
         return self._inner._read_at(key, index)
 

@@ -21,7 +21,10 @@ from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.dense import _at_once
 from tensordict.kinds.route import Route, apart
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.convert import completed
 from tensordict.ops.fit import poured, widened, writable
+from tensordict.ops.join import alike
+from tensordict.ops.listing import RowList
 from tensordict.ops.ragged import jagged, padded
 from tensordict.ops.store import LOADERS, NodeHome, node_home, open_room
 from tensordict.storage.base import Record
@@ -149,6 +152,12 @@ class LazyStackedTensorDict(TensorDictBase):
             tensor([2, 4])
         """
         return self._hook_in
+
+    def _read_one(self, key: str) -> Any:
+        found = super()._read_one(key)
+        if isinstance(found, RowList) and not found.ragged:  # a joined column: what is written goes on to the members
+            found.reach(lambda index, rows: self.set_at_(key, rows, index))
+        return found
 
     def _shown(self, child: Any) -> Any:
         return child if self._hook_out is None else self._hook_out(child)
@@ -471,10 +480,13 @@ class LazyStackedTensorDict(TensorDictBase):
         dense._meta = self._meta
         return dense
 
+    def _completed(self, padding: float | None) -> Any:
+        return self._again(completed(self._tensordicts, padding))
+
     def _stacks(self) -> bool:
         """Tell whether the values of my members have the same keys and shapes, so that they can be stacked."""
         first, *rest = self._tensordicts
-        return all(_alike(first, member) for member in rest)
+        return all(alike(first, member) for member in rest)
 
     def _members(self, dim: int) -> Sequence[Any]:
         return self._tensordicts if dim == self.stack_dim else self.unbind(dim)
@@ -622,7 +634,7 @@ class LazyStackedTensorDict(TensorDictBase):
 
     def _given(self) -> Any:
         """Return rows of objects as lists, where the numbers of rows differ; whatever else as it is."""
-        return [row._given() for row in self.unbind(0)] if self._tensordicts[0]._is_non_tensor else self
+        return RowList(self) if self._tensordicts[0]._is_non_tensor else self
 
     # ---- repr and ragged values
 
@@ -727,15 +739,6 @@ class LazyStackedTensorDict(TensorDictBase):
         for at, member in enumerate(members, len(self._tensordicts)):
             self._check_member(member, self._tensordicts[0], at)
         self._tensordicts.extend(members)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Tell whether two nodes can be stacked densely."""
-    mine, theirs = dict(one._looks()), dict(other._looks())
-    return mine.keys() == theirs.keys() and all(
-        v.shape == theirs[k].shape and (_alike(v, theirs[k]) if isinstance(v, Core) else v.dtype == theirs[k].dtype)
-        for k, v in mine.items()
-    )
 
 
 Core._lazy_kind = LazyStackedTensorDict

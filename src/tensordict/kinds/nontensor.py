@@ -24,6 +24,7 @@ from tensordict.core.core import Core
 from tensordict.indexing import Plan, whole
 from tensordict.kinds.collection import TensorCollection
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops.listing import RowList
 from tensordict.ops.store import LOADERS, node_home
 from tensordict.storage.base import Record
 from tensordict.storage.folder import Folder
@@ -829,21 +830,6 @@ def _on_cpu(items: tuple[Any, ...]) -> tuple[Any, ...]:
 @dataclasses.dataclass
 class _Fields:
     data: Any
-
-
-class RowList(list[Any]):
-    """The rows of a column as a list; assigning to a row of it writes the column."""
-
-    def __init__(self, column: NonTensorStack) -> None:
-        super().__init__(column.tolist())
-        self._column = column
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(index, value)
-        self._column[index] = list(value) if isinstance(index, slice) else value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
 
 
 Core._non_tensor_kind = NonTensorData

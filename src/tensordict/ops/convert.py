@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import copy as copying
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -549,8 +549,13 @@ class Convert(Facts):
     def densify(self, layout: torch.layout = torch.strided) -> Self:
         """Return a dense tensordict; values of different shapes become nested tensors.
 
+        A key of some members of a lazy stack only is kept: rows of the others are empty, or None for an object.
+
         Args:
             layout: of the nested tensors, `torch.strided` or `torch.jagged`.
+
+        Raises:
+            RuntimeError: if only some members have a value without dims beyond the batch, which cannot be empty.
 
         Examples:
             >>> import torch
@@ -559,18 +564,24 @@ class Convert(Facts):
             >>> ragged.densify(torch.jagged)["x"].is_nested
             True
         """
+        source = self._completed(None)
         node: Any = self._like({}, self._meta)
-        for key in self._keys():
+        for key in source._keys():
             try:
-                child = self._get(key)
-                value = child if isinstance(child, Tensor) or child._is_non_tensor else child.densify(layout)
+                child = source._get(key)
             except errors.ShapeMismatch:
-                value = self._read_as(key, as_nested_tensor=True, layout=layout)
-            node._set(key, value)
+                child = source._read_as(key, as_nested_tensor=True, layout=layout)
+            node._set(key, child if isinstance(child, Tensor) or child._is_non_tensor else child.densify(layout))
         return node  # type: ignore[no-any-return]
+
+    def _completed(self, padding: float | None) -> Any:
+        """Return me with the same keys in every member, where I have members."""
+        return self
 
     def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
         """Return a dense tensordict in which values of different shapes are padded to one.
+
+        A key of some members of a lazy stack only is kept: rows of the others are padding, or None for an object.
 
         Args:
             padding: the number to pad with.
@@ -590,7 +601,8 @@ class Convert(Facts):
         ragged = -1 in self._meta.batch
         if mask_key is not None and not ragged:
             raise RuntimeError(f"mask_key={mask_key!r} is for batch dims that differ, got {list(self._meta.batch)}")
-        values = {key: self._padded_value(key, padding) for key in self._keys()}
+        source = self._completed(padding)
+        values = {key: source._padded_value(key, padding) for key in source._keys()}
         batch: Batch = self._meta.batch
         if ragged:
             flags = self._map(lambda row: row._dense_kind({"flag": torch.ones(row.batch_size, dtype=torch.bool)}))
@@ -705,3 +717,37 @@ def _flat_state(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 register("clone", "detach")
+
+
+def completed(members: Sequence[Any], padding: float | None) -> list[Any]:
+    """Return members that have all keys of each other: empty values, or the padding where nothing can be empty."""
+    members = [member._completed(padding) for member in members]
+    models: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    for member in members:
+        for key in member._keys():
+            models.setdefault(key, (member._look(key), member._shape_at(key)))
+    return [_with_all(member, models, padding) for member in members]
+
+
+def _with_all(member: Any, models: dict[str, tuple[Any, tuple[int, ...]]], padding: float | None) -> Any:
+    missing = [key for key in models if key not in member._keys()]
+    if not missing:
+        return member
+    made = member.clone(False)
+    for key in missing:
+        made._set(key, _nothing(key, *models[key], made._meta.batch, padding))
+    return made
+
+
+def _nothing(key: str, like: Any, shape: Sequence[int], batch: Batch, padding: float | None) -> Any:
+    """Return what stands for a value that a member does not have."""
+    if not isinstance(like, Tensor):
+        return like._non_tensor_kind(None, batch) if like._is_non_tensor else like._dense_kind({}, batch)
+    if len(shape) > len(batch):
+        return like.new_empty((*batch, 0, *shape[len(batch) + 1 :]))
+    if padding is None:
+        raise errors.ShapeMismatch(
+            f"cannot densify: only some members have the key {key!r}, and its values of shape {list(shape)} have "
+            f"no dim that could be empty for the others. to_padded_tensor() pads them."
+        )
+    return like.new_full(batch, padding)

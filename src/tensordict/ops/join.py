@@ -206,3 +206,12 @@ def cat_meta(items: Sequence[Any], dim: int) -> Meta:
             )
     joined = (*batch[:dim], sum([item._meta.batch[dim] for item in items]), *batch[dim + 1 :])
     return Meta(joined, device if all([item._meta.device == device for item in items]) else None, names)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Tell whether two nodes can be stacked densely."""
+    mine, theirs = dict(one._looks()), dict(other._looks())
+    return mine.keys() == theirs.keys() and all(
+        v.shape == theirs[k].shape and (alike(v, theirs[k]) if isinstance(v, Core) else v.dtype == theirs[k].dtype)
+        for k, v in mine.items()
+    )

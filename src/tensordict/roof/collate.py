@@ -15,6 +15,7 @@ from torch.utils.data._utils.collate import default_collate, default_collate_fn_
 from tensordict import errors
 from tensordict.aliases import NestedKey
 from tensordict.core.core import Core
+from tensordict.core.locks import filling
 from tensordict.core.walk import find
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.collection import TensorCollection
@@ -113,10 +114,11 @@ class _Plan:
         if self.mask is not None and any(find(sample, self.mask) is not None for sample in samples):
             raise ValueError(f"mask_key={'.'.join(self.mask)!r} is the key of a value in a sample")
         rest = self._joined([sample.exclude(*chosen) for sample in samples])
-        for path in chosen:
-            rest.set(path, self._ragged(path, parts[path]))
-            if self.mask is not None and path in self.pad:
-                rest.set((*self.mask, *path), self._filled(lengths_mask(parts[path], self.side), False))
+        with filling(rest):
+            for path in chosen:
+                rest.set(path, self._ragged(path, parts[path]))
+                if self.mask is not None and path in self.pad:
+                    rest.set((*self.mask, *path), self._filled(lengths_mask(parts[path], self.side), False))
         return rest
 
     def _joined(self, samples: Sequence[Any]) -> Any:

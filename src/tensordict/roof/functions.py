@@ -13,6 +13,7 @@ from tensordict import dims, errors
 from tensordict.aliases import DeviceLike, NestedKey, SizeLike
 from tensordict.core import walk
 from tensordict.core.core import Core
+from tensordict.core.locks import filling
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.kinds.collection import TensorCollection
 from tensordict.kinds.dense import TensorDict
@@ -251,10 +252,12 @@ def pad_sequence(
             value = _padded(parts, padding_value, padding_side)
         except errors.ShapeMismatch as error:
             raise errors.ShapeMismatch(f"cannot pad key {key!r}: {error}") from None
-        result.set(key, value.movedim(1, dim + 1))
-        if mask_key and isinstance(value, Tensor):
-            flags, lead = lengths_mask(parts, padding_side), bare[0].batch_size
-            result.set((mask_key, key), flags.view(len(flags), *(1,) * len(lead), flags.shape[1]).expand(-1, *lead, -1))
+        with filling(result):
+            result.set(key, value.movedim(1, dim + 1))
+            if mask_key and isinstance(value, Tensor):
+                flags, lead = lengths_mask(parts, padding_side), bare[0].batch_size
+                flags = flags.view(len(flags), *(1,) * len(lead), flags.shape[1]).expand(-1, *lead, -1)
+                result.set((mask_key, key), flags)
     if any(item.ndim > max(pad_dim, 0) for item in items):
         result.auto_batch_size_(items[0].ndim + 1)
     return result if out is None else out.update_(result)
