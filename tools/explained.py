@@ -305,7 +305,7 @@ RULES: list[Rule] = [
     Rule(
         "view batch_size repeat",
         r"kind: done, published \w+Error",
-        "`view` works on a lazy stack, and the batch size can be set",
+        "`view`, `unflatten` and `expand` of a lazy stack join its values",
         always,
     ),
     Rule(
@@ -618,6 +618,125 @@ RULES: list[Rule] = [
     ),
     Rule("batch_size", "kind: RuntimeError, published done", "`masked_select` and `narrow` of a lazy stack give", lazy),
     Rule("repeat_interleave", r"kind: done, published \w+Error", "Shape words take tensordicts with one dim", always),
+    # ---- what further seeds found
+    Rule(
+        "& | ^ apply named_apply mod",
+        "kind: TensorDict, published value",
+        "What has no tensors is a tensordict after a word that computes",
+        bare,
+    ),
+    Rule(
+        "movedim in",
+        "kind: IndexError, published done|value",
+        "What has no tensors is a tensordict after a word that computes",
+        both(bare, has(r"apply|mod\(")),
+    ),
+    Rule(
+        "densify pop",
+        r"keys: \['s'\] more, \[\] fewer|kind: (value|TensorDict), published NonTensorData",
+        "`flatten_keys` keeps the keys of some members only. So does `densify`",
+        has("densify"),
+    ),
+    Rule(
+        "set rename_key_",
+        "kind: Tensor, published TensorDict|dtype|shape",
+        "`flatten_keys` keeps the keys of some members only. So does `densify`",
+        has(r"= td.densify\(\)\n\s*td = td.set\("),
+    ),
+    Rule(
+        "*= += -= apply_ apply zero_ set update",
+        r"kind: TensorDict, published LazyStackedTensorDict|values|keys: .*",
+        "`view`, `unflatten` and `expand` of a lazy stack join its values",
+        both(lazy, has(r"view\(|unflatten\(|expand\(", r"[*+-]= |_\(|inplace=True|update\(|set\(")),
+    ),
+    Rule(
+        "+=",
+        "kind: NonTensorStack, published Tensor|values",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ", r"update\(")),
+    ),
+    Rule(
+        "fill_ += -= *=",
+        "kind: RuntimeError, published done",
+        "A word in place on values that were expanded is refused",
+        has(r"expand\(|broadcast_to\("),
+    ),
+    Rule(
+        "read",
+        "kind: KeyError, published done",
+        "A key that only some members of a lazy stack have is not a key of the stack",
+        has("lazy_stack", r"\n\s*del td\["),
+    ),
+    Rule("std var", "kind: IndexError, published done", "`reduce=True` goes with dims", has(r"reduce=True")),
+    Rule("merge_tensordicts", "batch|names", "Nested nodes keep their batch sizes", wide),
+    Rule(
+        "expand merge_tensordicts",
+        "kind: NonTensorData, published (NonTensorStack|Tensor)|kind: TensorDict, published Tensor",
+        "`merge_tensordicts` keeps the first value of a key",
+        has("merge_tensordicts"),
+    ),
+    Rule(
+        "reshape",
+        "kind: TensorDict, published LazyStackedTensorDict",
+        "A word that mixes the stack dim with others",
+        lazy,
+    ),
+    Rule(
+        "set",
+        "kind: RuntimeError, published done",
+        "A leaf cannot be moved into a node with more batch dims",
+        both(wide, has(r'set\(\("n", ')),
+    ),
+    Rule(
+        "to_tensordict",
+        "names",
+        "The names and the device of a stack are those",
+        has("stack"),
+    ),
+    Rule("tolist", r"keys: .*", "`atleast_3d` puts new dims where torch puts them", has("atleast_3d")),
+    Rule(
+        "view lazy_stack stack unbind",
+        "batch|names|shape|values|kind: IndexError, published done",
+        "`auto_batch_size_` of a tensordict without",
+        has("auto_batch_size_"),
+    ),
+    Rule(
+        "+ - * / ** add sub mul div",
+        "dtype|values",
+        "A tensor of one number promotes the dtype of leaves without dims",
+        has(r"leaf\(start", r"torch\.tensor\(2\)"),
+    ),
+    Rule(
+        "empty",
+        r"keys: \[\] more, \['(s|a|b|n|x|new|c)'(, '\w+')*\] fewer",
+        "`empty(recurse=True)` keeps no values at all",
+        both(words, has("recurse=True")),
+    ),
+    Rule("masked_select", "names", "`masked_select` keeps the name of the dim", names),
+    Rule(
+        "rename_key_",
+        "dtype|values|keys: .*",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
+    Rule(
+        "select",
+        r"keys: \['\w+'\] more, \[\] fewer",
+        "`select` of a key and of the node that holds it",
+        has(r'select\(.*\("n", "\w+"\).*"n"|select\(.*"n", \("n", "\w+"\)'),
+    ),
+    Rule(
+        "select",
+        "kind: RuntimeError, published done",
+        "A heterogeneous stack has no values to join",
+        both(wide, has("stack", "inplace=True")),
+    ),
+    Rule(
+        "split unbind",
+        r"kind: done, published (Index|Value)Error",
+        "Shape words take tensordicts with one dim",
+        both(rows_of_nothing, words),
+    ),
 ]
 
 

@@ -19,6 +19,7 @@ from tensordict import (
     TensorDict,
     is_tensor_collection,
     lazy_stack,
+    merge_tensordicts,
 )
 
 
@@ -460,3 +461,50 @@ def test_tile_and_repeat_take_numbers_as_torch_does(kind: str) -> None:
             assert torch.equal(torch.as_tensor(td.repeat(*times).get("n")), want)
     with pytest.raises(ValueError, match="one number for each"):
         td.repeat(2)
+
+
+def test_merging_keeps_the_first_value_whatever_it_is() -> None:
+    word, leaf, node = (TensorDict({"a": value}, [2]) for value in ("text", torch.ones(2), {"q": torch.ones(2)}))
+    for first in (word, leaf, node):
+        for other in (word, leaf, node):
+            merged = merge_tensordicts(first, other.clone().set("b", torch.zeros(2)))
+            assert type(merged.get("a")) is type(first.get("a")) and "b" in merged
+    both = merge_tensordicts(node, TensorDict({"a": {"q": torch.zeros(2), "r": "new"}}, [2]))
+    assert both["a", "q"].tolist() == [1, 1] and both["a", "r"] == "new" and list(node["a"].keys()) == ["q"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tensordict_is_not_written_over_an_object(kind: str) -> None:
+    node = KINDS[kind]((2, 3))
+    with pytest.raises((TypeError, ValueError), match="'word'"):
+        node.set_("word", TensorDict({"q": torch.ones(2, 3)}, [2, 3]))
+    assert node["word"] == "w" or node.get("word").tolist() == [["w"] * 3] * 2
+
+
+@pytest.mark.parametrize("word", ["sum", "mean", "std", "amax", "nansum", "prod"])
+@pytest.mark.parametrize("dim", [None, 0, "feature"])
+def test_one_number_of_no_leaves_is_a_clear_error(word: str, dim: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{word}\(reduce=True\).*none"):
+        getattr(TensorDict({"s": "text"}, [2]), word)(dim=dim, reduce=True)
+
+
+def test_a_node_in_a_lazy_stack_has_the_names_of_the_stack() -> None:
+    stack = LazyStackedTensorDict(*(TensorDict({"n": {"a": torch.ones(3)}}, [3]) for _ in range(2)), stack_dim=1)
+    stack.names = ["x", "y"]
+    assert stack["n"].names == ["x", "y"] == stack.contiguous()["n"].names
+    stack.names = None
+    assert stack["n"].names == [None, None]
+
+
+@pytest.mark.parametrize("batch, dim", [((2, 3), 2), ((2, 3), 0)])
+def test_index_tensors_on_one_side_of_the_stack_dim_keep_a_stack_lazy(batch: tuple[int, ...], dim: int) -> None:
+    members = [
+        TensorDict({"a": torch.arange(6 * n).reshape(2, 3, n), f"own{n}": torch.ones(2, 3)}, batch) for n in (1, 2)
+    ]
+    stack = LazyStackedTensorDict(*members, stack_dim=dim)
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    index = (slice(None), mask) if dim == 0 else mask
+    rows = stack[index]
+    assert type(rows) is LazyStackedTensorDict and rows.batch_size == ((2, 3) if dim == 0 else (3, 2))
+    for row, member in zip(rows.unbind(rows.stack_dim), members, strict=True):
+        assert torch.equal(row["a"], member["a"][mask])

@@ -367,7 +367,8 @@ class TensorDict(TensorDictBase):
         """Raise if a value does not fit a child that is a node, or a leaf of some class of its own."""
         mine = self._dict[key]
         leaf = isinstance(mine, Tensor)
-        if not tensor and leaf is not isinstance(value, Tensor):
+        odd = not leaf and isinstance(value, Core) and mine._is_non_tensor > value._is_non_tensor
+        if not tensor and (odd or leaf is not isinstance(value, Tensor)):
             raise TypeError(f"cannot write at key {key!r}: expected a {type(mine).__name__}, got {value!r}")
         if is_nested(mine):
             for row, part in paired(mine, plan.items, value):

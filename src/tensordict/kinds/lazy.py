@@ -16,13 +16,13 @@ from tensordict import dims, errors
 from tensordict.aliases import NO_DEFAULT, Batch, Call, DeviceLike, Names, NestedKey, Rule, SizeLike
 from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
-from tensordict.indexing import Plan, check_rows, plan, unled
+from tensordict.indexing import Plan, check_rows, plan
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.dense import _at_once
-from tensordict.kinds.route import Route, apart
+from tensordict.kinds.route import Route, apart, fitted
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.convert import completed
-from tensordict.ops.fit import poured, widened, writable
+from tensordict.ops.fit import writable
 from tensordict.ops.join import alike
 from tensordict.ops.listing import RowList
 from tensordict.ops.ragged import jagged, padded
@@ -371,7 +371,7 @@ class LazyStackedTensorDict(TensorDictBase):
     def _get(self, key: str) -> Any:
         parts = self._parts(key)
         if not isinstance(parts[0], Tensor):
-            return parts[0]._lazily(parts, self.stack_dim)
+            return self._named(parts[0]._lazily(parts, self.stack_dim))
         try:
             return torch.stack(parts, self.stack_dim)
         except RuntimeError as error:
@@ -382,6 +382,13 @@ class LazyStackedTensorDict(TensorDictBase):
                 f"cannot stack the values at key {key!r}: shapes differ, {', '.join(map(str, map(list, shapes)))}. "
                 f"Read them with get({key!r}, as_list=True), as_nested_tensor=True or as_padded_tensor=True."
             ) from error
+
+    def _named(self, node: Any) -> Any:
+        """Return a node of my members' nodes, with the name of my stack dim."""
+        if self._name is not None and not node._is_non_tensor:
+            names = node.names
+            node._name_dims((*names[: self.stack_dim], self._name, *names[self.stack_dim + 1 :]))
+        return node
 
     def _parts(self, key: str) -> list[Any]:
         """Return the child of each member."""
@@ -567,23 +574,7 @@ class LazyStackedTensorDict(TensorDictBase):
         route.write(value)
 
     def _fitted(self, value: Any, batch: Batch) -> Any:
-        """Return what is written with the batch of the rows that it is written to; numbers stay as they are."""
-        if isinstance(value, Tensor) and value.ndim and -1 not in batch:
-            value = self._dense_kind(poured(self, unled(value)), ())
-        if not isinstance(value, Core) or value._meta.batch == batch or -1 in batch:
-            return value
-        present, depth = self._keys(), len(self._meta.batch) - 1
-        children = {}
-        for key in value._keys():
-            child, mine = value._get(key), self._look(key) if key in present else None
-            if isinstance(child, Tensor) and isinstance(mine, Tensor):
-                room = (*batch, *mine.shape[depth:])
-                if child.ndim < len(room) or tuple(child.shape[: len(batch)]) != batch:
-                    child = widened(key, child, room)
-            elif mine is not None and tuple(child.shape[: len(batch)]) != batch:
-                child = mine._fitted(child, batch) if hasattr(mine, "_fitted") else child.expand(batch)
-            children[key] = child
-        return self._dense_kind(children, batch)
+        return fitted(self, value, batch)
 
     def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
         """Return what a visit makes of each member; joined values where the result has a batch size of its own."""

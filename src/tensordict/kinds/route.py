@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tensordict.aliases import Batch
 from tensordict.core.core import Core
 from tensordict.errors import KeysMismatch, ShapeMismatch
 from tensordict.indexing import Plan, unled
-from tensordict.ops.fit import check_room, widened
+from tensordict.ops.fit import check_room, poured, widened
 
 _ALL = slice(None)
 
@@ -24,7 +25,7 @@ class Route:
         self.stack, items = _without_bools(stack, plan.items)
         self.members = self.stack._tensordicts
         before, self.own, after = _around(items, self.stack.stack_dim)
-        self.rest = (*before, *after)
+        self.rest, self._sides = (*before, *after), (before, after)
         if isinstance(self.own, Tensor) and not self.own.ndim:
             self.own = int(self.own)
         # index tensors beside that of the stack dim are paired with it, element by element
@@ -119,7 +120,8 @@ class Route:
 
     def _parted(self) -> bool:
         """Tell whether the stack dim may part index tensors, so that torch decides where their dims stand."""
-        return isinstance(self.own, slice) and sum(isinstance(i, Tensor) for i in self.rest) > 1
+        both = all(any(isinstance(i, Tensor) for i in side) for side in self._sides)
+        return both and isinstance(self.own, slice)
 
     def _place(self) -> int:
         return self.plan.kept.index(self.dim) if isinstance(self.own, slice) else self.plan.place
@@ -207,3 +209,23 @@ def apart(rows: Any) -> Any:
         return rows._dense() if uniform() else rows.clone()
     except (ShapeMismatch, KeysMismatch):
         return rows.clone()
+
+
+def fitted(stack: Any, value: Any, batch: Batch) -> Any:
+    """Return what is written with the batch of the rows that it is written to; numbers stay as they are."""
+    if isinstance(value, Tensor) and value.ndim and -1 not in batch:
+        value = stack._dense_kind(poured(stack, unled(value)), ())
+    if not isinstance(value, Core) or value._meta.batch == batch or -1 in batch:
+        return value
+    present, depth = stack._keys(), len(stack._meta.batch) - 1
+    children = {}
+    for key in value._keys():
+        child, mine = value._get(key), stack._look(key) if key in present else None
+        if isinstance(child, Tensor) and isinstance(mine, Tensor):
+            room = (*batch, *mine.shape[depth:])
+            if child.ndim < len(room) or tuple(child.shape[: len(batch)]) != batch:
+                child = widened(key, child, room)
+        elif mine is not None and tuple(child.shape[: len(batch)]) != batch:
+            child = mine._fitted(child, batch) if hasattr(mine, "_fitted") else child.expand(batch)
+        children[key] = child
+    return stack._dense_kind(children, batch)

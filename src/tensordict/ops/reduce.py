@@ -128,6 +128,8 @@ def _rows(leaf: Tensor, n: int) -> Tensor:
 
 def _over_leaves(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Tensor:
     """Return a reduction over the leaves too, to one tensor."""
+    if not walk.leaves(self):
+        raise ValueError(f"{name}(reduce=True) makes one tensor of all leaves, but there are none")
     if dim is None:
         rows, at = torch.cat([leaf.reshape(-1) for leaf in walk.leaves(self)]), 0
     elif isinstance(dim, str):

@@ -132,15 +132,23 @@ def merge_tensordicts(*tensordicts: C, callback_exist: Callable[..., Any] | None
         raise RuntimeError("merge_tensordicts expects at least one tensordict, got none")
     result = tensordicts[0].clone(False)
     for other in tensordicts[1:]:
-        for key, value in other.items(True, True, walk.is_leaf_nontensor):
-            if key not in result:
-                result.set(key, value)
+        _take_new(result, other)
     if callback_exist is not None:
         for key in list(result.keys(True, True)):
             found = [td.get(key) for td in tensordicts if key in td]
             if len(found) > 1:
                 result.set(key, callback_exist(key, *found))
     return result
+
+
+def _take_new(node: Any, other: Any) -> None:
+    """Set what another node has at keys where there is nothing yet; what is there stays, whatever it is."""
+    for key, value in other.items():
+        below = not isinstance(value, Tensor) and not value._is_non_tensor
+        if key not in node._keys():
+            node.set(key, value.clone(False) if below else value)
+        elif below and is_tensor_collection(mine := node.get(key)) and not mine._is_non_tensor:
+            _take_new(mine, value)
 
 
 def group_by(tensordict: C, key: NestedKey) -> tuple[Tensor, tuple[C, ...]]:
