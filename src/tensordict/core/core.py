@@ -41,7 +41,7 @@ TORCH: dict[Any, Callable[..., Any]] = {}
 PRESENTED: set[type] = set()
 """The kinds that users do not get as they are: their `_entry` is something else. One is added when it is first made."""
 
-_NOT_PICKLED = ("_lockers", "_undo", "_entered", "_row_meta")
+_NOT_PICKLED = ("_lockers", "_undo", "_entered", "_row_meta", "_records")
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="Core")

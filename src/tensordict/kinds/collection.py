@@ -73,6 +73,14 @@ class TensorCollection(
         """Return a child for its class and its keys; its values may be those of a part of it."""
         return self._get(key)
 
+    def _row_leaves(self) -> list[Any]:
+        """Return my leaves, and those of nodes below, that one gather of rows may read together."""
+        return []
+
+    def _row_node(self, plan: Any, picked: Any) -> Any:
+        """Return me by a plan that copies rows; `picked` yields them for each of my row leaves, None for some."""
+        return self._index(plan)
+
     def _given(self) -> Any:
         """Return what a user gets who reads this child by key."""
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -29,6 +29,7 @@ from tensordict.storage.gathers import is_plain
 from tensordict.storage.guard import read_only
 from tensordict.storage.mapped import present
 from tensordict.storage.memmap import Handle, NestedHandle, packed, restore
+from tensordict.storage.packed import Records
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,6 +85,7 @@ class TensorDict(TensorDictBase):
     """
 
     _dict: dict[str, Any]
+    _records = Records([])  # my leaves that lie side by side
     _row_meta: tuple[Meta, Meta] = (Meta(()), Meta(()))  # my meta, and that of my rows which was made for it
 
     def __init__(
@@ -246,6 +248,12 @@ class TensorDict(TensorDictBase):
 
     def _index(self, plan: Plan) -> Self:
         _, device, names = self._meta
+        if self._home is not None and self._home.layout and len(plan.items) == 1 and not plan.view:
+            leaves = self._row_leaves()
+            if not self._records.made_for(leaves):
+                self._records = Records(leaves)
+            if self._records.can_pick():
+                return self._row_node(plan, iter(self._records.pick(plan.call)))  # type: ignore[no-any-return]
         if not self._dict:
             check_rows(plan, self._meta.batch)
         node = _of(self._told(plan.call), Meta(plan.batch, device, _keep(names, plan.kept)))
@@ -253,6 +261,25 @@ class TensorDict(TensorDictBase):
             node._home = self._home
             node._locked = self._locked
         return node
+
+    def _row_leaves(self) -> list[Tensor]:
+        if self._only_leaves():
+            return list(self._dict.values())
+        leaves: list[Tensor] = []
+        for v in self._dict.values():
+            leaves += [v] if isinstance(v, Tensor) else v._row_leaves()
+        return leaves
+
+    def _row_node(self, plan: Plan, picked: Iterator[Any]) -> Any:
+        _, device, names = self._meta
+        children = {}
+        for k, v in self._dict.items():
+            if isinstance(v, Tensor):
+                got = next(picked)
+                children[k] = plan.call(v) if got is None else got
+            else:
+                children[k] = v._row_node(v._plan(plan.items), picked)
+        return _of(children, Meta(plan.batch, device, _keep(names, plan.kept)))
 
     def _row(self, index: int) -> Any:
         source, row = self._row_meta

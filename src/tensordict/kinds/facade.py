@@ -107,6 +107,12 @@ class Facade(TensorCollection):
     def _admit(self, plan: Plan, value: Any) -> None:
         self._inner._admit(plan, _open(value))
 
+    def _row_leaves(self) -> Any:
+        return self._inner._row_leaves()
+
+    def _row_node(self, plan: Any, picked: Any) -> Any:
+        return self._wrap(self._inner._row_node(plan, picked))
+
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._inner._written(items, _open(value))
         return self

@@ -38,6 +38,7 @@ class Consolidate(Store):
         share_memory: bool = False,
         pin_memory: bool = False,
         metadata: bool = False,
+        layout: str | None = None,
     ) -> Self:
         """Return a copy whose leaves lie side by side in one block of memory, or in one file; its keys are locked.
 
@@ -54,10 +55,13 @@ class Consolidate(Store):
             share_memory: put the block in shared memory, so that processes see each other's writes.
             pin_memory: put the block in memory from which devices copy faster.
             metadata: kept for programs that pass it; keys and shapes always come along.
+            layout: "rows" stores the leaves of each row side by side, so that a batch of rows is read at once; it
+                helps with many small leaves (see ``docs/storage.md``).
 
         Raises:
             OSError: if there is too little space; the message names the bytes needed.
-            ValueError: for a ``filename`` with ``share_memory``, ``pin_memory`` or a ``device`` other than the CPU.
+            ValueError: for a ``filename`` with ``share_memory``, ``pin_memory`` or a ``device`` other than the CPU; for
+                another ``layout``, or for rows without a batch dim.
 
         Examples:
             >>> import torch
@@ -72,11 +76,11 @@ class Consolidate(Store):
         if filename is not None:
             if share_memory or pin_memory or (target is not None and target.type != "cpu"):
                 raise ValueError("a file is no shared or pinned memory and lies on the CPU; pass filename alone")
-            room, kind = _filed(sketch, os.path.abspath(os.fspath(filename))), "consolidated"
+            room, kind = _filed(sketch, os.path.abspath(os.fspath(filename)), layout), "consolidated"
         else:
             home = self._meta.device if target is None else target
             block = _Block(sketch.tensors, home, share_memory, pin_memory, non_blocking)
-            room, kind = block.laid(sketch), "shared" if share_memory else "memory"
+            room, kind = block.laid(sketch, layout), "shared" if share_memory else "memory"
         made = made._place(room, kind, True)
         if target is not None and self._meta.device != target:
             made = made.to(target)  # type: ignore[attr-defined]
@@ -142,10 +146,10 @@ def _owners(node: Sketch) -> Iterator[Tensor]:
         yield parts(leaf).values if leaf.is_nested else leaf
 
 
-def _filed(sketch: Sketch, path: str) -> Laid:
-    slots = write_file(path, sketch)
+def _filed(sketch: Sketch, path: str, layout: str | None) -> Laid:
+    slots = write_file(path, sketch, layout)
     storage = map_file(path, os.stat(path).st_size, "r+")
-    return Laid(sketch, slots, storage, {"kind": "consolidated", "path": path, "mode": "r+"})
+    return Laid(sketch, slots, storage, {"kind": "consolidated", "path": path, "mode": "r+", "layout": layout or ""})
 
 
 class _Block:
@@ -161,10 +165,10 @@ class _Block:
         if shared and self._device.type != "cpu":
             raise ValueError(f"shared memory lies on the CPU, got the device {str(self._device)!r}; pass device='cpu'")
 
-    def laid(self, sketch: Sketch) -> Laid:
+    def laid(self, sketch: Sketch, layout: str | None) -> Laid:
         """Return the place of a tree in a block that its tensors were copied to."""
-        slots, total = arrange(sketch)
-        return Laid(sketch, slots, self._filled(slots, total))
+        slots, total = arrange(sketch, layout)
+        return Laid(sketch, slots, self._filled(slots, total), {"layout": layout or ""})
 
     def _filled(self, slots: Sequence[Slot], total: int) -> torch.UntypedStorage:
         if self._device.type != "cpu" and not self._from_cpu:

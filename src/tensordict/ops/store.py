@@ -28,6 +28,7 @@ class NodeHome(NamedTuple):
     kind: str
     path: str | None = None
     mode: str | None = None
+    layout: str = ""
 
 
 N = TypeVar("N", bound="Store")
@@ -339,9 +340,10 @@ def _lives(node: Any, kind: str) -> bool:
 
 def node_home(room: Any, kind: str) -> NodeHome | None:
     """Return the home of a node that was placed in a room; plain memory is none."""
-    if kind == "memory":
+    if kind == "memory" and not getattr(room, "layout", ""):
         return None
-    return NodeHome(getattr(room, "kind", kind), getattr(room, "path", None), getattr(room, "mode", None))
+    about = {name: getattr(room, name) for name in ("path", "mode", "layout") if hasattr(room, name)}
+    return NodeHome(getattr(room, "kind", kind), **about)
 
 
 def open_room(room: Any) -> Any:

@@ -108,12 +108,17 @@ def spec_of(tensor: Tensor) -> Spec:
     return tuple(tensor.shape), tensor.dtype
 
 
+def padded(nbytes: int, align: int = ALIGN) -> int:
+    """Return the least multiple of an alignment that is not less."""
+    return -(-nbytes // align) * align
+
+
 def offsets(specs: Iterable[Spec]) -> tuple[list[int], int]:
     """Return the byte offset of each leaf in one aligned block, and the size of the block in bytes."""
     starts, end = [], 0
     for shape, dtype in specs:
         starts.append(end)
-        end += -(-byte_count(shape, dtype) // ALIGN) * ALIGN
+        end += padded(byte_count(shape, dtype))
     return starts, end
 
 

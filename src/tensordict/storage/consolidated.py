@@ -21,42 +21,62 @@ import torch
 from torch import Tensor
 
 from tensordict.storage import layout
-from tensordict.storage.base import Record, byte_count, view
+from tensordict.storage.base import Record, byte_count, padded, view
 from tensordict.storage.buffer import mark
 from tensordict.storage.layout import Entry
 from tensordict.storage.memmap import map_file
 from tensordict.storage.ragged import Parts, count_elements, whole
 from tensordict.storage.sealed import Sealed
-from tensordict.storage.sketch import Sketch, Slot, arrange
-from tensordict.storage.stream import new_file, padded, raw
+from tensordict.storage.sketch import Sketch, Slot, arrange, pour
+from tensordict.storage.stream import Stream, new_file, raw
 
 MAGIC = b"\x93TDBLOCK"
 VERSION = 1
+_AT_ONCE = 8 << 20  # bytes of records that are put together at a time
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC-32 of the description, its bytes, bytes of the leaves
 
 
 # --- writing
 
 
-def write_file(path: str, sketch: Sketch) -> list[Slot]:
+def write_file(path: str, sketch: Sketch, layout: str | None = None) -> list[Slot]:
     """Write a sketched tree to a file, whole or not at all; return where in the file each of its tensors lies.
 
     Raises:
         OSError: the file system has too little space; the message names the file and the bytes needed.
+        ValueError: there is no such layout, or the tree has no rows.
     """
     _pickle_objects(sketch)
-    slots, total = arrange(sketch)
+    slots, total = arrange(sketch, layout)
     sums = [0] * len(slots)
     start = padded(_HEAD.size + len(_described(sketch, slots, sums)))
     with new_file(path, start + total) as stream:
         stream.pad(start)
-        for number in sorted(range(len(slots)), key=slots.__getitem__):
+        _put_records(stream, sketch, slots, sums)
+        for number in sorted((n for n, slot in enumerate(slots) if not slot.stride), key=slots.__getitem__):
             stream.pad(start + slots[number].start)
             sums[number] = stream.put_tensor(sketch.tensors[number])
         stream.pad(start + total)
         text = _described(sketch, slots, sums)
         stream.put(_HEAD.pack(MAGIC, VERSION, zlib.crc32(text), len(text), total) + text, at=0)
     return [slot._replace(start=start + slot.start) for slot in slots]
+
+
+def _put_records(stream: Stream, sketch: Sketch, slots: Sequence[Slot], sums: list[int]) -> None:
+    """Write the leaves that lie side by side, some records at a time."""
+    beside = [number for number, slot in enumerate(slots) if slot.stride]
+    if not beside:
+        return
+    stride, count = slots[beside[0]].stride, len(sketch.tensors[beside[0]])
+    at_once = max(1, _AT_ONCE // stride)
+    for first in range(0, count, at_once):
+        some = slice(first, first + at_once)
+        rows = [sketch.tensors[number][some] for number in beside]
+        block = torch.zeros(len(rows[0]) * stride, dtype=torch.uint8)
+        pour(rows, [slots[number] for number in beside], block.untyped_storage())
+        stream.put(raw(block))
+        for number, part in zip(beside, rows):
+            sums[number] = zlib.crc32(raw(part), sums[number])
 
 
 def _pickle_objects(node: Sketch) -> None:

@@ -8,17 +8,18 @@ A kind of node is asked once what it stores; where that lies is arithmetic on sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tensordict.storage import layout
-from tensordict.storage.base import Child, Record, Spec, offsets, spec_of, view
+from tensordict.storage.base import Child, Record, Spec, offsets, padded, spec_of, view
 from tensordict.storage.buffer import mark
 from tensordict.storage.layout import Entry
 from tensordict.storage.memory import Block, Blocked
+from tensordict.storage.packed import record
 from tensordict.storage.ragged import Parts, parts, whole
 
 
@@ -106,10 +107,50 @@ class Sketch(Blocked):
         return Entry(file, tuple(given.sizes.shape), leaf.dtype, nested=True, jagged_dim=given.jagged_dim)
 
 
-def arrange(sketch: Sketch) -> tuple[list[Slot], int]:
-    """Return where each tensor of a tree lies when they follow each other, and how many bytes they take."""
-    starts, total = offsets(sketch.specs())
-    return [Slot(start) for start in starts], total
+LAYOUTS = (None, "rows")
+
+
+def arrange(sketch: Sketch, layout: str | None = None) -> tuple[list[Slot], int]:
+    """Return where each tensor of a tree lies, and how many bytes they take in all.
+
+    They follow each other, or with the layout ``"rows"`` the leaves that have a row for each row of the batch lie side
+    by side, and the others follow.
+
+    Raises:
+        ValueError: there is no such layout, or the tree has no rows.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be 'rows' or None, got {layout!r}")
+    specs = sketch.specs()
+    beside = sorted(_with_rows(sketch, _row_count(sketch))) if layout else []
+    starts, stride = record([specs[number] for number in beside])
+    slots = {number: Slot(start, stride) for number, start in zip(beside, starts)}
+    end = padded(stride * specs[beside[0]][0][0]) if beside else 0
+    others = [number for number in range(len(specs)) if number not in slots]
+    starts, total = offsets([specs[number] for number in others])
+    slots |= {number: Slot(end + start) for number, start in zip(others, starts)}
+    return [slots[number] for number in range(len(specs))], end + total
+
+
+def _row_count(node: Sketch) -> int:
+    while node.meta.kind == "tensorclass":
+        node = node.nodes()[0]
+    batch = node.meta.batch
+    if not batch:
+        raise ValueError(f"layout='rows' needs a batch dim, got a {node.meta.kind} of batch size {list(batch or ())}")
+    return batch[0]
+
+
+def _with_rows(node: Sketch, count: int) -> Iterator[int]:
+    """Yield the numbers of the leaves whose first dim is that of the batch, and that nothing else is asked of."""
+    kind = node.meta.kind
+    if count < 2 or not (kind == "tensorclass" or (kind == "dense" and node.meta.batch)):
+        return
+    for numbers in node.places.values():
+        if len(numbers) == 1 and node.tensors[numbers[0]].numel():
+            yield numbers[0]
+    for child in node.nodes():
+        yield from _with_rows(child, count)
 
 
 def pour(tensors: Sequence[Tensor], slots: Sequence[Slot], storage: torch.UntypedStorage) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict.storage import disk
-from tensordict.storage.base import ALIGN, require_space
+from tensordict.storage.base import require_space
 
 MARK = "%%file-"
 
@@ -97,8 +97,3 @@ def _sweep(folder: str, name: str) -> None:
                         disk.unlink(path)
                 finally:
                     os.close(descriptor)
-
-
-def padded(nbytes: int, align: int = ALIGN) -> int:
-    """Return the least multiple of an alignment that is not less."""
-    return -(-nbytes // align) * align
