@@ -125,6 +125,11 @@ def consolidated(batch: tuple[int, ...]) -> TensorDict:
     return dense(batch).consolidate()
 
 
+def side_by_side(batch: tuple[int, ...]) -> TensorDict:
+    """Return the data with the leaves of each row side by side in memory."""
+    return dense(batch).consolidate(layout="rows")
+
+
 def one_file(batch: tuple[int, ...]) -> TensorDict:
     """Return the data as it is mapped from one file."""
     path = f"{_folder.name}/{next(_files)}.tdb"
@@ -162,6 +167,7 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "shared": shared,
     "consolidated": consolidated,
     "one_file": one_file,
+    "side_by_side": side_by_side,
     "tensorclass_of_mapped": _class_of(mapped),
     "tensorclass_of_shared": _class_of(shared),
     "typed": _class_of(dense, Keys),
@@ -173,6 +179,8 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Any]] = {
 
 def can_make(kind: str, batch: tuple[int, ...]) -> bool:
     dim = {"lazy0": 0, "lazy1": 1, "grid": 1, "uneven": 0, "tensorclass_of_lazy": 0}.get(kind)
+    if kind == "side_by_side":
+        return len(batch) > 0
     if dim is None:
         return not kind.endswith(("mapped", "shared")) or math.prod(batch) > 0
     return len(batch) > dim and batch[dim] > 0 and (kind != "grid" or batch[0] > 0)

@@ -261,7 +261,9 @@ def test_torch_functions_take_the_names_of_torch(kind: str, batch: tuple[int, ..
         assert call(node).batch_size == call(x).shape, at
     assert node.swapdims(axis0=0, axis1=1).batch_size == node.swapaxes(axis0=1, axis1=0).batch_size
     assert node.broadcast_to(shape=wide).batch_size == wide
-    assert node.reshape(size=flat).batch_size == node.view(size=flat).batch_size == flat
+    assert node.reshape(size=flat).batch_size == flat
+    if kind != "side_by_side":  # rows with gaps between them have no view of fewer dims, as in torch
+        assert node.view(size=flat).batch_size == flat
 
 
 def leaves_of(node: Any) -> dict[Any, torch.Tensor]:

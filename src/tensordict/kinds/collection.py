@@ -77,9 +77,9 @@ class TensorCollection(
         """Return my leaves, and those of nodes below, that one gather of rows may read together."""
         return []
 
-    def _row_node(self, plan: Any, picked: Any) -> Any:
-        """Return me by a plan that copies rows; `picked` yields them for each of my row leaves, None for some."""
-        return self._index(plan)
+    def _row_child(self, plan: Any, picked: Any) -> Any:
+        """Return me by the plan of a parent that copies rows; `picked` yields them for each of my row leaves."""
+        return plan.call(self)
 
     def _given(self) -> Any:
         """Return what a user gets who reads this child by key."""

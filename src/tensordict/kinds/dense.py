@@ -19,7 +19,7 @@ from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.fit import check_room, check_stored, in_dtype, put
 from tensordict.ops.gather import steps
-from tensordict.ops.join import cat_meta, mismatch, stacked_meta
+from tensordict.ops.join import cat_meta, mismatch, need_same_keys, stacked_meta
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import PRECISE, align
 from tensordict.ops.store import LOADERS, node_home, open_room
@@ -270,15 +270,18 @@ class TensorDict(TensorDictBase):
             leaves += [v] if isinstance(v, Tensor) else v._row_leaves()
         return leaves
 
+    def _row_child(self, plan: Plan, picked: Iterator[Any]) -> Any:
+        return self._row_node(self._plan(plan.items), picked)
+
     def _row_node(self, plan: Plan, picked: Iterator[Any]) -> Any:
         _, device, names = self._meta
-        children = {}
+        children, beside = {}, {}
         for k, v in self._dict.items():
-            if isinstance(v, Tensor):
-                got = next(picked)
-                children[k] = plan.call(v) if got is None else got
-            else:
-                children[k] = v._row_node(v._plan(plan.items), picked)
+            children[k] = next(picked) if isinstance(v, Tensor) else v._row_child(plan, picked)
+            if children[k] is None:
+                beside[k] = v
+        if beside:
+            children |= _of(beside, self._meta)._told(plan.call)
         return _of(children, Meta(plan.batch, device, _keep(names, plan.kept)))
 
     def _row(self, index: int) -> Any:
@@ -631,19 +634,8 @@ def _columns(items: Sequence[Any]) -> list[tuple[str, list[Any]]]:
                 return [(k, [leaves[k] for leaves in dicts]) for k in names]
         except KeyError:
             pass  # as many keys, but not the same: said below
-    _need_same_keys(items)
+    need_same_keys(items)
     return [(k, [item._get(k) for item in items]) for k in names]
-
-
-def _need_same_keys(items: Sequence[Any]) -> None:
-    """Raise unless all nodes have the keys of the first."""
-    names = set(items[0]._keys())
-    for at, item in enumerate(items):
-        if names != set(item._keys()):
-            raise errors.KeysMismatch(
-                f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
-                f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
-            )
 
 
 Core._dense_kind = TensorDict

@@ -110,8 +110,8 @@ class Facade(TensorCollection):
     def _row_leaves(self) -> Any:
         return self._inner._row_leaves()
 
-    def _row_node(self, plan: Any, picked: Any) -> Any:
-        return self._wrap(self._inner._row_node(plan, picked))
+    def _row_child(self, plan: Any, picked: Any) -> Any:
+        return self._wrap(self._inner._row_child(plan, picked))
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._inner._written(items, _open(value))

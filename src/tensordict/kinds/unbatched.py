@@ -179,7 +179,7 @@ class Unbatched(Opaque):
         theirs = value._tensor if isinstance(value, Unbatched) else value
         if not isinstance(value, Unbatched) or theirs.shape != self._tensor.shape:
             raise self._unlike(theirs)
-        if self._home is not None and not whole(plan.items) and not _equal(self, value):
+        if self._home is not None and self._home.kind != "memory" and not whole(plan.items) and not _equal(self, value):
             raise RuntimeError(
                 f"an unbatched tensor is one for all rows, so a row cannot have another one where it is stored "
                 f"({self._home.kind}); write a clone() of the tensordict"

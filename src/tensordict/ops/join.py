@@ -165,6 +165,17 @@ class Join(Core):
     maybe_dense_stack = staticmethod(maybe_dense_stack)
 
 
+def need_same_keys(items: Sequence[Any]) -> None:
+    """Raise unless all nodes have the keys of the first."""
+    names = set(items[0]._keys())
+    for at, item in enumerate(items):
+        if names != set(item._keys()):
+            raise errors.KeysMismatch(
+                f"cannot join tensordicts with different keys: the first has {sorted(names)}, number {at} has "
+                f"{sorted(item._keys())}. `lazy_stack` keeps each as it is."
+            )
+
+
 def mismatch(key: str, parts: Sequence[Any], error: Exception) -> RuntimeError:
     """Return the error for values at a key that torch cannot join."""
     shapes = sorted({tuple(coerce.shape_of(part)) for part in parts})

@@ -100,6 +100,14 @@ def byte_count(shape: Sequence[int], dtype: torch.dtype) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of a contiguous tensor, over the same memory.
+
+    A tensor of one element is contiguous whatever its stride is, so the last stride need not be 1 before.
+    """
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 def spec_of(tensor: Tensor) -> Spec:
     """Return the shape and dtype of a tensor as plain values; raise ValueError for one that has no plain layout."""
     if tensor.is_nested or tensor.layout is not torch.strided:

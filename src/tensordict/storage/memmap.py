@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from tensordict.storage import disk
-from tensordict.storage.base import byte_count, require_space, spec_of, view
+from tensordict.storage.base import byte_count, flat_bytes, require_space, spec_of, view
 from tensordict.storage.buffer import Buffer, block_of, is_piece, mark, piece_of, received_sizes, sent_sizes
 from tensordict.storage.layout import TEMPORARY
 from tensordict.storage.memory import Block, Blocked, is_shared, missing
@@ -206,7 +206,7 @@ def copy_leaf(path: str, tensor: Tensor) -> Tensor:
 def _fill(leaf: Tensor, tensor: Tensor, descriptor: int, path: str) -> None:
     """Copy a tensor to its file: through the file where it lies as it should, which takes no page fault a page."""
     if tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
-        array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        array: Any = flat_bytes(tensor.detach()).numpy()
         disk.write(descriptor, array, path)
     else:
         with torch.no_grad():

@@ -9,11 +9,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tensordict.storage import disk
-from tensordict.storage.base import require_space
+from tensordict.storage.base import flat_bytes, require_space
 
 MARK = "%%file-"
 
@@ -45,7 +44,7 @@ class Stream:
 def raw(tensor: Tensor) -> memoryview:
     """Return the bytes of the elements of a tensor in C order; it is copied only where it is not that already."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    array: Any = plain.reshape(-1).view(torch.uint8).numpy()
+    array: Any = flat_bytes(plain).numpy()
     return memoryview(array)
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from tensordict.storage.base import flat_bytes
+
 GOOD, BAD = b"+", b"-"
 ASIDE = 1 << 16  # bytes; memory of this size is not copied into the pickle, but sent from where it is
 
@@ -112,7 +114,7 @@ def _reduce_plain(obj: object) -> Any:
     if type(obj) is not torch.Tensor or obj.layout != torch.strided or obj.is_nested or obj.is_quantized or obj.is_meta:
         return NotImplemented
     plain = obj.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    array: Any = plain.view(-1).view(torch.uint8).numpy()
+    array: Any = flat_bytes(plain).numpy()
     about = obj.dtype, tuple(obj.shape), obj.device.type, obj.requires_grad
     return _rebuild, (pickle.PickleBuffer(array) if array.size else b"", *about)
 
