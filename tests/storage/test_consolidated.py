@@ -28,9 +28,11 @@ from tensordict import (
     NonTensorData,
     NonTensorStack,
     TensorClass,
+    TensorCollection,
     TensorDict,
     UnbatchedTensor,
     from_consolidated,
+    is_non_tensor,
     lazy_stack,
 )
 from tensordict.storage.buffer import block_of, is_piece
@@ -82,14 +84,19 @@ def assert_alike(got: Any, want: Any) -> None:
     for key in want.keys():  # noqa: SIM118
         one, two = got.get(key), want.get(key)
         if not isinstance(two, Tensor):
-            values = getattr(two, "tolist", None) if getattr(two, "_is_non_tensor", False) else None
-            assert_alike(one, two) if values is None else None
-            assert values is None or one.tolist() == values()
+            if isinstance(two, TensorCollection) and not is_non_tensor(two):
+                assert_alike(one, two)
+            else:
+                assert plain(one) == plain(two), key
         elif two.is_nested:
             assert one.layout == two.layout
             assert all(torch.equal(a, b) for a, b in zip(one.unbind(), two.unbind(), strict=True))
         else:
             assert (one.shape, one.dtype, bits(one)) == (two.shape, two.dtype, bits(two)), key
+
+
+def plain(value: Any) -> Any:
+    return value.tolist() if is_non_tensor(value) else value
 
 
 def blocks(td: Any) -> set[int]:
@@ -105,7 +112,7 @@ def leaves(node: Any) -> Iterator[Tensor]:
             yield from leaves(member)
     elif isinstance(node, NonTensorStack):
         yield from node._pool.strings.tensors().values() if node._pool.strings else ()
-    else:
+    elif isinstance(node, TensorCollection):
         for key in node.keys():  # noqa: SIM118
             yield from leaves(node.get(key))
 
