@@ -472,15 +472,17 @@ def outcome(lines: list[str]) -> Any:
     """Run a program and return what it leaves; an error counts with the tree as it was left."""
     space: dict[str, Any] = {}
     exec(PRELUDE, space)
-    at = -1
+    at, before = -1, None
     try:
         for line in lines:
             at += 1
+            before = described(space.get("root"))
             exec(line, space)
             if type(space["td"]).__name__ not in ("TensorDict", "LazyStackedTensorDict"):
                 break  # what the next words do to a tensor or a string is not asked
     except Exception as error:
-        return {"kind": _error(error), "at": at, "items": {"root": described(space.get("root"))}}
+        after = described(space.get("root"))
+        return {"kind": _error(error), "at": at, "kept": after == before, "items": {"root": after}}
     return {
         "kind": "done",
         "at": len(lines) - 1,
@@ -540,6 +542,16 @@ def differences(ours: Any, theirs: Any) -> Iterator[str]:
         yield from differences(mine[key], other[key])
 
 
+def compared(ours: Any, theirs: Any) -> list[str]:
+    """Return what differs between two outcomes; of errors, who has changed the tree before it raised one."""
+    found = set(differences(ours, theirs))
+    if ours["kind"] == theirs["kind"] != "done" and found:
+        found = {"after an error: theirs changed"}
+    if not ours.get("kept", True):
+        found.add("after an error: ours changed")
+    return sorted(found)
+
+
 class Pair:
     """Both sides."""
 
@@ -549,7 +561,7 @@ class Pair:
     def compare(self, programs: list[list[str]]) -> list[list[str]]:
         """Return for each program what differs; nothing if a side fails before the last line: that is another cause."""
         return [
-            sorted(set(differences(*pair))) if min(one["at"] for one in pair) == len(lines) - 1 else []
+            compared(*pair) if min(one["at"] for one in pair) == len(lines) - 1 else []
             for lines, pair in zip(programs, self.run(programs), strict=True)
         ]
 

@@ -31,7 +31,7 @@ lazy = has(r"lazy_stack|to_lazystack|maybe_dense_stack")
 words = has(r'"text"|"word"')
 names = has(r"names=|rename")
 locked = has(r"lock_|propagate_lock")
-bare = has(r'TensorDict\(\{("s": "text")?(, )?\}|: \{\}|create_nested|, \{\}\)|exclude|select|replace')
+bare = has(r'TensorDict\(\{("s": "text")?(, )?\}|: \{\}|= \{\}|create_nested|, \{\}\)|exclude|select|replace')
 still = has(r"transpose|permute|movedim|moveaxis|swap\w+|rot90")  # no dim moves, or dims of size one do
 
 
@@ -100,18 +100,7 @@ RULES: list[Rule] = [
     ),
     Rule("apply", "kind: RuntimeError, published done", "`apply` checks the batch size", has("batch_size=")),
     Rule("set_at_", "kind: IndexError, published done", "An index that addresses more dims than", always),
-    Rule(
-        "set update update_ replace setdefault create_nested write",
-        r"keys: \[\] more, \['(x|n|new|s|a|b|c)'(, '\w+')*\] fewer|dtype|shape|values|batch|names",
-        "A write, `set` or `update` that fails changes nothing",
-        always,
-    ),
-    Rule(
-        "+= *= -= add_ mul_ sub_ div_ pow_ apply",
-        "values|dtype",
-        "A write, `set` or `update` that fails changes nothing",
-        has(r"bool|uint8|int64"),
-    ),
+    Rule("", "after an error: theirs changed", "A write, `set` or `update` that fails changes nothing", always),
     # ---- nested
     Rule(
         PLAIN_MATH
@@ -424,12 +413,6 @@ RULES: list[Rule] = [
         "A leaf cannot be moved into a node with more batch dims",
         both(wide, always),
     ),
-    Rule(
-        "merge_tensordicts",
-        r"keys: \[\] more, .* fewer|keys: .* more, \[\] fewer|shape|values|dtype",
-        "A write, `set` or `update` that fails changes nothing",
-        always,
-    ),
     Rule("merge_tensordicts", r"kind: RuntimeError, published done", "`apply` checks the batch size", has("apply")),
     Rule(
         "repeat_interleave masked_select roll write index maybe_dense_stack",
@@ -468,12 +451,6 @@ RULES: list[Rule] = [
         "kind: value, published NonTensorData",
         "A non-tensor that is the same for all rows stays one value",
         words,
-    ),
-    Rule(
-        "cat_tensors stack_tensors cat stack",
-        r"keys: .* more, .* fewer",
-        "A write, `set` or `update` that fails changes nothing",
-        has("_tensors"),
     ),
     Rule(
         "broadcast_to apply flatten flatten_keys cat stack unsqueeze merge_tensordicts permute sorted",
@@ -587,7 +564,6 @@ RULES: list[Rule] = [
         has("stack"),
     ),
     Rule("set_", "kind: TypeError, published done", "a value of another kind is a", always),
-    Rule("set_at_", "values", "A write, `set` or `update` that fails changes nothing", always),
     Rule(
         "to_tensordict clone", "values", "`torch.stack` of lazy stacks stacks them lazily", has("stack", "apply|_\\(")
     ),
@@ -638,10 +614,10 @@ RULES: list[Rule] = [
         has("densify"),
     ),
     Rule(
-        "set rename_key_",
-        "kind: Tensor, published TensorDict|dtype|shape",
-        "`flatten_keys` keeps the keys of some members only. So does `densify`",
-        has(r"= td.densify\(\)\n\s*td = td.set\("),
+        "set setdefault rename_key_ update del_ pop",
+        r"kind: Tensor, published TensorDict|dtype|shape|keys: \[\] more, \['\w+'\] fewer",
+        "`transpose`, `movedim` and their kin return a new",
+        has(r"td = td(\[\.\.\.\]|\[:\]|\.densify\(\)|\.swap\w+\(.*\))\n\s*td = td.(set|rename|update|del|pop)"),
     ),
     Rule(
         "*= += -= apply_ apply zero_ set update",
@@ -667,7 +643,12 @@ RULES: list[Rule] = [
         "A key that only some members of a lazy stack have is not a key of the stack",
         has("lazy_stack", r"\n\s*del td\["),
     ),
-    Rule("std var", "kind: IndexError, published done", "`reduce=True` goes with dims", has(r"reduce=True")),
+    Rule(
+        "std var prod sum mean nansum nanmean",
+        "kind: IndexError, published done",
+        "`reduce=True` goes with dims",
+        has("reduce=True"),
+    ),
     Rule("merge_tensordicts", "batch|names", "Nested nodes keep their batch sizes", wide),
     Rule(
         "expand merge_tensordicts",
@@ -721,7 +702,7 @@ RULES: list[Rule] = [
     ),
     Rule(
         "select",
-        r"keys: \['\w+'\] more, \[\] fewer",
+        r"keys: \['\w+'(, '\w+')*\] more, \[\] fewer",
         "`select` of a key and of the node that holds it",
         has(r'select\(.*\("n", "\w+"\).*"n"|select\(.*"n", \("n", "\w+"\)'),
     ),
@@ -736,6 +717,99 @@ RULES: list[Rule] = [
         r"kind: done, published (Index|Value)Error",
         "Shape words take tensordicts with one dim",
         both(rows_of_nothing, words),
+    ),
+    Rule(
+        "lazy_stack stack maybe_dense_stack + - * / cat write",
+        "batch|values|names|kind: RuntimeError, published done",
+        "What has no tensors is a tensordict after a word that computes",
+        both(bare, has(r"apply\(lambda x: .*, batch_size=")),
+    ),
+    Rule(
+        "nansum nanmean amax amin",
+        "kind: done, published RuntimeError",
+        "A reduction of a lazy stack without tensors",
+        bare,
+    ),
+    Rule("rename_key_", "kind: TypeError, published done", "value of another kind is a", words),
+    Rule(
+        "sorted apply apply_ zero_ += *= -=",
+        "kind: LazyStackedTensorDict, published TensorDict|values",
+        "`masked_select` and `narrow` of a lazy stack give",
+        both(lazy, has(r"masked_select\(|narrow\(", r"[*+-]= |_\(|inplace=True")),
+    ),
+    Rule("update_at_", "values", "`torch.stack` of lazy stacks stacks them lazily", both(lazy, has(r"stack\(\[td, "))),
+    Rule(
+        "split_keys flatten_keys to_dict",
+        r"keys: \['(n|s)'(, '\w+')*\] more, \[\] fewer|names",
+        "Words that compute hand non-tensors on",
+        both(words, has("new_zeros|new_ones|new_full|new_empty")),
+    ),
+    Rule(
+        "stack",
+        "kind: LazyStackedTensorDict, published TensorDict",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        lazy,
+    ),
+    Rule("unsqueeze flatten permute", "names", "`unflatten` gives the new dims no name", has("names=", "unflatten")),
+    Rule(
+        "== != < <= > >=",
+        "kind: RuntimeError, published done",
+        "so is a value whose shape does not broadcast to what is there",
+        both(rows_of_nothing, bare),
+    ),
+    Rule(
+        "tolist",
+        "values|value",
+        "A number that is written to rows of a lazy stack reaches",
+        both(lazy, has(r"td\[.*\] = [0-9]")),
+    ),
+    Rule(
+        "write index",
+        "kind: RuntimeError, published done",
+        "what torch raises for a leaf is handed on",
+        both(rows_of_nothing, has(r"bool|uint8|int64", r"torch\.tensor\(2\)")),
+    ),
+    Rule(
+        "div_",
+        "after an error: ours changed",
+        "`div_` by a tensordict finds a leaf of integers",
+        has(r"div_\(td", "bool|uint8|int64"),
+    ),
+    Rule(
+        "create_nested",
+        "kind: LazyStackedTensorDict, published Tensor",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
+    Rule(
+        "flatten_keys sorted",
+        r"keys: \['n\.\w+'(, '\w+')*\] more, \[\] fewer",
+        "`select` of a key and of the node that holds it",
+        has(r'select\(.*\("n", "\w+"\).*"n"|select\("n", \("n", "\w+"\)'),
+    ),
+    Rule(
+        "max min",
+        "kind: IndexError, published done",
+        "A dim that is out of range is refused",
+        has(r"batch_size = \[\]"),
+    ),
+    Rule(
+        "numpy",
+        r"keys: \[\] more, .* fewer",
+        "Non-tensors of a stack without rows are no values",
+        both(words, rows_of_nothing),
+    ),
+    Rule(
+        "reshape",
+        "kind: done, published RuntimeError",
+        "members differ, and no dense one exists, is the result a lazy stack of the same rows",
+        both(lazy, rows_of_nothing),
+    ),
+    Rule(
+        "softmax",
+        "kind: done, published NotImplementedError",
+        "A heterogeneous stack has no values to join",
+        has("stack", "exclude"),
     ),
 ]
 
@@ -801,6 +875,10 @@ ERRORS: list[tuple[str, str, str, str]] = [
         "a value of another kind is a `TypeError`",
     ),
     ("TypeError", "RuntimeError", "apply", "what the function of `apply` raises"),
+    ("RuntimeError", "ValueError", "apply", "A word in place on values that were expanded is refused"),
+    ("RuntimeError", "KeyError", "separates", "Words that change keys refuse a locked tensordict"),
+    ("RuntimeError", "TypeError", "add nanmean nansum mean", "what torch raises for a leaf is handed on"),
+    ("TypeError", "KeyError", "set_", "a value of another kind is a `TypeError`"),
 ]
 
 

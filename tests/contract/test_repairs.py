@@ -508,3 +508,45 @@ def test_index_tensors_on_one_side_of_the_stack_dim_keep_a_stack_lazy(batch: tup
     assert type(rows) is LazyStackedTensorDict and rows.batch_size == ((2, 3) if dim == 0 else (3, 2))
     for row, member in zip(rows.unbind(rows.stack_dim), members, strict=True):
         assert torch.equal(row["a"], member["a"][mask])
+
+
+MIXED: dict[str, Any] = {
+    "dense": lambda: TensorDict({"a": torch.ones(2), "b": torch.ones(2, dtype=torch.bool)}, [2]),
+    "nested": lambda: TensorDict({"n": {"a": torch.ones(2)}, "m": {"b": torch.ones(2, dtype=torch.bool)}}, [2]),
+    "lazy": lambda: lazy_stack(
+        [TensorDict({"a": torch.ones(2)}), TensorDict({"a": torch.ones(2), "b": torch.ones(1, dtype=torch.bool)})]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MIXED)
+@pytest.mark.parametrize("word", ["exp_", "sqrt_", "reciprocal_"])
+def test_a_word_in_place_that_one_leaf_refuses_changes_none(kind: str, word: str) -> None:
+    td = MIXED[kind]()
+    before = td.clone()
+    with pytest.raises(RuntimeError):
+        getattr(td.apply(lambda v: v * 2 if v.is_floating_point() else v, inplace=True), word)()
+    with pytest.raises(RuntimeError):
+        td += 0.5
+    with pytest.raises(RuntimeError):
+        td.mul_(torch.tensor(0.5))
+    doubled = before.apply(lambda v: v * 2 if v.is_floating_point() else v)
+    assert all(torch.equal(one, two) for one, two in zip(leaves_below(td), leaves_below(doubled), strict=True))
+
+
+def leaves_below(td: Any) -> list[torch.Tensor]:
+    rows = td.tensordicts if isinstance(td, LazyStackedTensorDict) else [td]
+    return [leaf for row in rows for leaf in row.values(True, True)]
+
+
+def test_an_intersection_leaves_objects_as_they_are() -> None:
+    td = TensorDict({"a": torch.ones(2), "s": "text", "n": {"s": "more", "b": torch.ones(2)}}, [2])
+    got = td.add(td.exclude("a"), default="intersection")
+    assert (got["s"], got["n", "s"], got["n", "b"].tolist(), "a" in got) == ("text", "more", [2, 2], False)
+
+
+def test_unflattened_keys_are_nodes_of_their_own() -> None:
+    td = TensorDict({"n": {"c": torch.ones(2)}, "m.x": torch.ones(2)}, [2])
+    made = td.unflatten_keys()
+    made.set(("n", "new"), torch.zeros(2))
+    assert list(td["n"].keys()) == ["c"] and made["n", "c"] is td["n", "c"]

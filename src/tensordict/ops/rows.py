@@ -209,6 +209,7 @@ def unary(name: str, value: str, start: str = "[0.25, 0.5]") -> tuple[Unary, Una
         return self._map(say, many)
 
     def word_(self: Core) -> Core:
+        rehearse(self, say_)
         return self._each(say_, (), many_)
 
     example = f"""
@@ -290,13 +291,30 @@ def pair(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     return self._map(lambda v: say(v, other), with_number(many, other))
 
 
+def rehearse(node: Any, call: Call) -> None:
+    """Raise, before anything is changed, if a leaf is of a dtype that cannot hold what a call makes of it."""
+
+    def check(v: Any) -> None:
+        if isinstance(v, Core):
+            v._fold(check, list)
+        elif not (v.is_floating_point() or v.is_nested):
+            call(v.new_empty(0))
+
+    node._fold(check, list)
+
+
 def pair_(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     """Say a word with an operand to each child, in place."""
     if isinstance(other, Core):
         return self._each(say, (other,), many)
     if isinstance(other, Tensor) and other.ndim:
         return self._each(say, (spread(other, self),))
-    return self._each(lambda v: say(v, other), (), None if isinstance(other, Tensor) else with_number(many, other))
+
+    def call(v: Any) -> Any:
+        return say(v, other)
+
+    rehearse(self, call)
+    return self._each(call, (), None if isinstance(other, Tensor) else with_number(many, other))
 
 
 def paired_with_default(self: S, say: Call, other: Any, default: Any) -> S:
@@ -308,7 +326,8 @@ def paired_with_default(self: S, say: Call, other: Any, default: Any) -> S:
     for key in dict.fromkeys((*mine, *theirs)):
         if key in mine and key in theirs:
             one, two = self._get(key), other._get(key)
-            children[key] = paired_with_default(one, say, two, default) if isinstance(one, Core) else say(one, two)
+            below = isinstance(one, Core) and not one._is_non_tensor
+            children[key] = paired_with_default(one, say, two, default) if below else say(one, two)
         elif default != "intersection":
             one, two = (self._get(key), default) if key in mine else (default, other._get(key))
             children[key] = _with_default(say, one, two)

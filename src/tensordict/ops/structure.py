@@ -662,8 +662,13 @@ def _nested(node: Any, separator: str) -> Any:
 
 
 def _grown(node: Any, tree: dict[str, Any]) -> Any:
-    """Return a node like another of nested dicts of children."""
-    return node._rekeyed({key: _grown(node, child) if type(child) is dict else child for key, child in tree.items()})
+    """Return a node like another of nested dicts of children; nodes among them are copied, with the same leaves."""
+    children = {key: _grown(node, child) if type(child) is dict else _own(child) for key, child in tree.items()}
+    return node._rekeyed(children)
+
+
+def _own(child: Any) -> Any:
+    return child if isinstance(child, Tensor) or child._is_non_tensor else child.clone(False)
 
 
 def _only_tensors(node: Any) -> Any:
