@@ -88,7 +88,7 @@ def test_a_save_that_does_not_fit_leaves_the_old(name: str, tmp_path: Path) -> N
         assert back["x"].shape == (5, MB)
         assert back["x"].min() == back["y"].min() == 3
         assert os.listdir(folder) == ["data"]
-        assert sorted(os.listdir(folder / "data")) == ["meta.json", "x.memmap", "y.memmap"]
+        assert sorted(os.listdir(folder / "data")) == ["checksums.json", "meta.json", "x.memmap", "y.memmap"]
         SAVES[name](rows(7), folder / "data")
         assert len(TensorDict.load_memmap(folder / "data")) == 7
 
