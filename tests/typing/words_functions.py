@@ -64,6 +64,7 @@ from tensordict import (
     lazy_legacy,
     lazy_stack,
     list_to_stack,
+    load,
     load_memmap,
     make_tensordict,
     maybe_dense_stack,
@@ -147,6 +148,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(lazy_legacy(), bool | None)
     assert_type(lazy_stack([td, td]), Any)
     assert_type(list_to_stack(), bool | None)
+    assert_type(load(td.memmap(folder).saved_path), TensorDict)
     assert_type(load_memmap(td.memmap(folder).saved_path), TensorDict)
     assert_type(make_tensordict(x=1), TensorDict)
     assert_type(maybe_dense_stack([td, td]), Any)

@@ -11,6 +11,7 @@ from tensordict.ops.convert import Convert
 from tensordict.ops.describe import Describe
 from tensordict.ops.gather import Gather, alike
 from tensordict.ops.join import Join
+from tensordict.ops.load import Load
 from tensordict.ops.make import Make
 from tensordict.ops.parallel.words import Parallel
 from tensordict.ops.persist import Persist
@@ -21,7 +22,20 @@ from tensordict.ops.structure import Structure
 
 
 class TensorCollection(
-    Structure, Pointwise, Reduce, Shape, Gather, Cast, Consolidate, Persist, Convert, Make, Join, Parallel, Describe
+    Structure,
+    Pointwise,
+    Reduce,
+    Shape,
+    Gather,
+    Cast,
+    Load,
+    Consolidate,
+    Persist,
+    Convert,
+    Make,
+    Join,
+    Parallel,
+    Describe,
 ):
     """Be the base of every container: tensordicts, lazy stacks, tensorclasses, non-tensors.
 

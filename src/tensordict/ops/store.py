@@ -11,11 +11,9 @@ import torch
 from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
-from tensordict.storage import checksum
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import temporary
 from tensordict.storage.memory import memory
-from tensordict.storage.saving import steadily
 from tensordict.storage.sketch import Sketch
 
 if TYPE_CHECKING:
@@ -171,58 +169,6 @@ class Store(Facts):
             0
         """
         return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=False).lock_()
-
-    @classmethod
-    def load_memmap(
-        cls,
-        prefix: str | os.PathLike[str],
-        device: DeviceLike = None,
-        non_blocking: bool = False,
-        *,
-        mode: str | None = None,
-        num_threads: int = 0,
-        robust_key: bool = True,
-        allow_pickle: bool | None = None,
-        verify: bool = False,
-    ) -> Self:
-        """Open a folder that `memmap` wrote, without reading its leaves.
-
-        Args:
-            prefix: the folder.
-            device: copy the leaves there; None leaves them mapped.
-            non_blocking: passed to the copy to ``device``.
-            mode: "r" refuses writes; "r+" writes through to the files; None is "r+" where the files may be written.
-            num_threads: kept for programs that pass it.
-            robust_key: kept for programs that pass it.
-            allow_pickle: load objects that were pickled, which can run code; refused by default.
-            verify: read all files first, and compare them with the checksums that were saved.
-
-        Raises:
-            FileNotFoundError: if the folder or one of its files is missing.
-            ValueError: if a file is not as long as its leaf or belongs to none, does not have its checksum, or ``mode``
-                is none of these.
-            RuntimeError: if it holds pickled objects and ``allow_pickle`` is not set, or was written by a newer format.
-
-        Examples:
-            >>> import tempfile, torch
-            >>> from tensordict import TensorDict
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     _ = TensorDict({"x": torch.arange(3)}, [3]).memmap(folder)
-            ...     TensorDict.load_memmap(folder, mode="r").batch_size
-            torch.Size([3])
-        """
-        if mode not in (None, "r", "r+"):
-            raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
-        path = os.fspath(prefix)
-        chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
-
-        def opened() -> Any:
-            if verify:
-                checksum.check(path)
-            return open_room(Folder(path, chosen, allow_pickle=bool(allow_pickle)))
-
-        node: Any = cls._received(steadily(path, opened))
-        return node if device is None else node.to(device, non_blocking=non_blocking)  # type: ignore[no-any-return]
 
     @classmethod
     def from_schema(

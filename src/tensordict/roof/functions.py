@@ -31,6 +31,7 @@ from_namedtuple = TensorDict.from_namedtuple
 from_tuple = TensorDict.from_tuple
 from_pytree = TensorDict.from_pytree
 fromkeys = TensorDict.fromkeys
+load = TensorDict.load_memmap
 load_memmap = TensorDict.load_memmap
 from_consolidated = TensorDict.from_consolidated
 
