@@ -692,7 +692,7 @@ class Shape(Facts):
         """Take the values and the batch of a result of mine; nested nodes stay the objects that they are."""
         self._stamp(made._meta)
         for key, child in made._raw_pairs():
-            mine = self._get(key) if key in self._keys() else None
+            mine: Any = self._get(key) if key in self._keys() else None
             if isinstance(child, Shape) and type(mine) is type(child) and not child._is_non_tensor:
                 mine._take(child)
             else:
