@@ -81,11 +81,15 @@ class Store(Protocol):
 
 
 class Terms(NamedTuple):
-    """What holds for a whole tree: are pickles taken, where do leaves go, is one value written to each row."""
+    """What holds for a whole tree: are pickles taken, where do leaves go, is one value written to each row.
+
+    `watch` is told the key of each leaf that was written.
+    """
 
     allow_pickle: bool = False
     device: torch.device | None = None
     as_stack: bool = False
+    watch: Callable[[str], object] = bool
 
 
 # ---- names
@@ -522,6 +526,7 @@ class Arrays:
         else:
             slot = self.create(key, tuple(tensor.shape), tensor.dtype)
         slot.write((), tensor)
+        self.terms.watch(key)
         return slot
 
     def slot(self, key: str) -> Slot | None:

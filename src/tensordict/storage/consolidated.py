@@ -13,7 +13,7 @@ import os
 import pickle
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from tensordict.storage.base import Record, byte_count, padded, view
 from tensordict.storage.buffer import mark
 from tensordict.storage.layout import Entry
 from tensordict.storage.memmap import map_file
-from tensordict.storage.ragged import Parts, count_elements, whole
+from tensordict.storage.ragged import Parts, count_elements, parts, whole
 from tensordict.storage.sealed import Sealed
 from tensordict.storage.sketch import Sketch, Slot, arrange, pour
 from tensordict.storage.stream import Stream, new_file, raw
@@ -257,3 +257,21 @@ def open_file(path: str, mode: str, *, allow_pickle: bool = False) -> Consolidat
 
 def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:
     return ValueError(f"{path}: entry {entry!r}: expected {expected}, got {got!r}")
+
+
+def damage(node: Consolidated) -> Iterator[str]:
+    """Yield a line for each leaf of a tree in which the bytes do not have the CRC-32 that was saved."""
+    for key, kind in node.keys().items():
+        if kind == "node":
+            yield from damage(node.child(key))  # type: ignore[arg-type]
+            continue
+        number = [name for name, kind in node.keys().items() if kind == "leaf"].index(key)
+        leaf, runs = node.read(key), node._runs[number]
+        pieces = [leaf] if not leaf.is_nested else [parts(leaf).values, parts(leaf).sizes]
+        for piece, run in zip(pieces, runs, strict=True):
+            found = f"{zlib.crc32(raw(piece)):08x}"
+            if found != run[3]:
+                yield (
+                    f"key {layout.shown((*node._at, key))}: {node.path!r} has the CRC-32 {found} there, expected "
+                    f"{run[3]!r}: it is damaged, or was written through a mapping"
+                )
