@@ -294,7 +294,7 @@ RULES: list[Rule] = [
     Rule(
         "view batch_size repeat",
         r"kind: done, published \w+Error",
-        "`view`, `unflatten` and `expand` of a lazy stack join its values",
+        "`view`, `reshape`, `flatten`, `unflatten` and `expand` of a lazy stack join its values",
         always,
     ),
     Rule(
@@ -620,10 +620,13 @@ RULES: list[Rule] = [
         has(r"td = td(\[\.\.\.\]|\[:\]|\.densify\(\)|\.swap\w+\(.*\))\n\s*td = td.(set|rename|update|del|pop)"),
     ),
     Rule(
-        "*= += -= apply_ apply zero_ set update",
-        r"kind: TensorDict, published LazyStackedTensorDict|values|keys: .*",
-        "`view`, `unflatten` and `expand` of a lazy stack join its values",
-        both(lazy, has(r"view\(|unflatten\(|expand\(", r"[*+-]= |_\(|inplace=True|update\(|set\(")),
+        "*= += -= apply_ apply zero_ set update rename_key_ update_at_",
+        r"kind: \w+, published LazyStackedTensorDict|values|keys: .*",
+        "`view`, `reshape`, `flatten`, `unflatten` and `expand` of a lazy stack join its values",
+        both(
+            lazy,
+            has(r"view\(|reshape\(|flatten\(|expand\(", r"[*+-]= |_\(|inplace=True|update\(|set\("),
+        ),
     ),
     Rule(
         "+=",
@@ -719,7 +722,7 @@ RULES: list[Rule] = [
         both(rows_of_nothing, words),
     ),
     Rule(
-        "lazy_stack stack maybe_dense_stack + - * / cat write",
+        "lazy_stack stack maybe_dense_stack + - * / cat write rename",
         "batch|values|names|kind: RuntimeError, published done",
         "What has no tensors is a tensordict after a word that computes",
         both(bare, has(r"apply\(lambda x: .*, batch_size=")),
@@ -811,6 +814,49 @@ RULES: list[Rule] = [
         "A heterogeneous stack has no values to join",
         has("stack", "exclude"),
     ),
+    Rule(
+        "write index",
+        "kind: RuntimeError, published done",
+        "`select` of a key and of the node that holds it",
+        has(r'select\("n", \("n", "\w+"\)|select\(\("n", "\w+"\), "n"'),
+    ),
+    Rule(
+        "read index",
+        "dtype|values",
+        "`masked_select` and `narrow` of a lazy stack give",
+        has("lazy_stack", "masked_select"),
+    ),
+    Rule(
+        "amin amax prod sum mean",
+        "kind: RuntimeError, published done",
+        "`reduce=True` with dims reduces these dims of all leaves at once",
+        has("reduce=True", r"dim=\("),
+    ),
+    Rule(
+        "numpy",
+        "kind: value, published sequence",
+        "A non-tensor that is the same for all rows stays one value",
+        both(words, has("expand")),
+    ),
+    Rule(
+        "rot90 new_zeros new_ones new_empty permute",
+        "kind: Tensor, published TensorDict|names",
+        "Comparisons compare non-tensors too",
+        both(words, has(r"td [=!<>]=? ")),
+    ),
+    Rule("unsqueeze", "names", "`new_zeros` and its kin take no names over", has("names=", "new_")),
+    Rule(
+        "merge_tensordicts",
+        r"kind: done, published \w+Error|keys: \[\] more, .* fewer",
+        "`merge_tensordicts` keeps the first value of a key",
+        always,
+    ),
+    Rule(
+        "numpy",
+        "kind: done, published RuntimeError",
+        "A key that only some members of a lazy stack have is not a key of the stack",
+        has("stack", "exclude"),
+    ),
 ]
 
 
@@ -876,6 +922,12 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ),
     ("TypeError", "RuntimeError", "apply", "what the function of `apply` raises"),
     ("RuntimeError", "ValueError", "apply", "A word in place on values that were expanded is refused"),
+    (
+        "RuntimeError",
+        "ValueError",
+        "nanmean nansum mean sum amax amin prod",
+        "A heterogeneous stack has no values to join",
+    ),
     ("RuntimeError", "KeyError", "separates", "Words that change keys refuse a locked tensordict"),
     ("RuntimeError", "TypeError", "add nanmean nansum mean", "what torch raises for a leaf is handed on"),
     ("TypeError", "KeyError", "set_", "a value of another kind is a `TypeError`"),

@@ -550,3 +550,23 @@ def test_unflattened_keys_are_nodes_of_their_own() -> None:
     made = td.unflatten_keys()
     made.set(("n", "new"), torch.zeros(2))
     assert list(td["n"].keys()) == ["c"] and made["n", "c"] is td["n", "c"]
+
+
+def test_a_member_that_is_there_twice_is_renamed_once() -> None:
+    row = TensorDict({"a": torch.ones(2)}, [2])
+    stack = lazy_stack([row, row])
+    assert list(stack.rename_key_("a", "b", safe=True).keys()) == ["b"] == list(row.keys())
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"lazy0", "grid", "uneven", "tensorclass_of_lazy"}))
+def test_a_dtype_that_an_index_tensor_refuses_changes_no_leaf(kind: str) -> None:
+    node = KINDS[kind]((2, 3))
+    rows = {"x": torch.zeros(2, 3, dtype=torch.double), "n": torch.zeros(2, 3, 2)}
+    with pytest.raises(RuntimeError, match="dtype"):
+        node.update_at_(rows, torch.tensor([1, 0]))
+    assert_unchanged(node, KINDS[kind]((2, 3)))
+
+
+def assert_unchanged(node: Any, want: Any) -> None:
+    for key in ("x", "n", ("inner", "y")):
+        assert torch.equal(torch.as_tensor(node.get(key)), torch.as_tensor(want.get(key)))

@@ -473,7 +473,9 @@ class LazyStackedTensorDict(TensorDictBase):
         return self._dense_kind(children, meta.batch, meta.device, meta.names and list(meta.names))
 
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
-        return self._again([m._restructure(call) for m in self._tensordicts])
+        once = {id(m): m for m in self._tensordicts}  # one may be there twice
+        made = {at: m._restructure(call) for at, m in once.items()}
+        return self._again([made[id(m)] for m in self._tensordicts])
 
     def _dense(self) -> Any:
         if -1 in self._meta.batch:

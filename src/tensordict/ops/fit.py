@@ -28,13 +28,19 @@ def in_dtype(value: Any, leaf: Any) -> Any:
     return value.to(leaf.dtype) if one and torch.can_cast(value.dtype, leaf.dtype) else value
 
 
-def check_room(key: str, room: tuple[int, ...], value: Tensor) -> None:
+def check_room(key: str, room: tuple[int, ...], value: Tensor, leaf: Tensor | None = None) -> None:
+    """Raise unless a value fits the rows that it is written to, and the dtype of a leaf of which numbers pick rows."""
     shape = tuple(coerce.shape_of(value))
     lead = len(room) - len(shape)
     if lead < 0 or any(size not in (1, to) for size, to in zip(shape, room[lead:], strict=True)):
         raise errors.ShapeMismatch(
             f"cannot write at key {key!r}: expected a value of shape {list(room)} or one that broadcasts to it, "
             f"got shape {list(shape)}"
+        )
+    if leaf is not None and in_dtype(value, leaf).dtype is not leaf.dtype:
+        raise RuntimeError(
+            f"cannot write at key {key!r}: rows that an index tensor or a mask picks take values of the dtype "
+            f"{leaf.dtype}, got {value.dtype}"
         )
 
 
