@@ -857,6 +857,36 @@ RULES: list[Rule] = [
         "A key that only some members of a lazy stack have is not a key of the stack",
         has("stack", "exclude"),
     ),
+    Rule(
+        "select setdefault create_nested rename_key_ del_",
+        "kind: done, published RuntimeError",
+        "The result of a word that computes is not locked",
+        both(locked, has(r"roll\(|flip\(|clone\(|[+*-] ")),
+    ),
+    Rule(
+        "separates set write update select pop",
+        "kind: RuntimeError, published done",
+        "The views of `view`, `permute`, `split` and `unbind`, and the rows of `gather` and `repeat`, are locked",
+        both(locked, has(r"gather\(|repeat\(")),
+    ),
+    Rule(
+        "write index",
+        "kind: RuntimeError, published done",
+        "so is a value whose shape does not broadcast to what is there",
+        both(bare, has(r"td\[.*\] = td")),
+    ),
+    Rule(
+        "update_at_",
+        "kind: done, published RuntimeError",
+        "An index that adds dims may be written to",
+        has(r"\[\]"),
+    ),
+    Rule(
+        "write index update_at_",
+        "kind: RuntimeError, published done",
+        "what torch raises for a leaf is handed on",
+        has("bool|uint8|int64|float64|complex64", r"td\[.*(==|tensor|numpy|range|\[)"),
+    ),
 ]
 
 
