@@ -294,7 +294,7 @@ def test_an_error_of_the_dataset_names_the_batch_too(tmp_path: Path) -> None:
         ({"seed": None}, TypeError, "seed must be an int"),
         ({"transform": 3}, TypeError, "transform must be callable, got 3"),
         ({"workers": -1}, ValueError, "workers must be at least 0"),
-        ({"workers": "threads"}, TypeError, "workers must be an int"),
+        ({"workers": "threads"}, TypeError, "workers must be an int, got 'threads'"),
         ({"prefetch": 0}, ValueError, "prefetch must be at least 1"),
         ({"reuse_buffers": "no"}, ValueError, "reuse_buffers must be True, False or 'check'"),
         ({"rank": 0}, ValueError, "give rank and world_size"),

@@ -16,9 +16,8 @@ import time
 import weakref
 from collections import deque
 
-from tensordict.data.reader import Groups, Reader, Run, Task
+from tensordict.data.reader import Reader, Run, Task
 
-_LONGEST = 64  # batches in a run
 _SECONDS = 5e-4  # a run that takes longer is not made longer
 _BYTES = 1 << 22  # nor is one of so many bytes
 
@@ -28,13 +27,13 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 class Crew:
     """The threads of one pass over a dataset, and the runs that they have begun or finished."""
 
-    def __init__(self, task: Task, groups: Groups | None, threads: int, ahead: int) -> None:
-        self._task, self._groups = task, groups
+    def __init__(self, task: Task, threads: int, ahead: int) -> None:
+        self._task, self._groups = task, task.groups()
         self._ahead = ahead
         self._end = task.schedule.count
         self._changed = threading.Condition(threading.Lock())
         self._cursor, self._length = 0, 1
-        self._longest = _LONGEST if task.dataset._even() and task.reuse != "check" else 1
+        self._longest = task.longest
         self._runs: deque[Run] = deque()
         self._stopped = False
         self._pid = os.getpid()
@@ -104,10 +103,10 @@ class Crew:
 class Caller:
     """The thread of the caller, which reads a batch when it is asked for."""
 
-    def __init__(self, task: Task, groups: Groups | None) -> None:
-        self._reader, self._next, self._schedule = Reader(task, groups), 0, task.schedule
+    def __init__(self, task: Task) -> None:
+        self._reader, self._next, self._schedule = Reader(task, task.groups()), 0, task.schedule
         # with a transform, no more is done than was asked for
-        self._longest = _LONGEST if task.dataset._even() and task.reuse != "check" and task.transform is None else 1
+        self._longest = task.longest if task.transform is None else 1
         self._length = 1
 
     def take(self) -> tuple[Run, float]:

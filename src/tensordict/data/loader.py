@@ -15,9 +15,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from tensordict.core.core import Core
 from tensordict.data.buffers import Watch
 from tensordict.data.crew import Caller, Crew
-from tensordict.data.order import BlockOrder, Blocks, order_of
-from tensordict.data.reader import Groups, Run, Task
+from tensordict.data.order import Blocks, order_of
+from tensordict.data.process import METHODS, Pass, Recipe, Remote, Terms, hired
+from tensordict.data.reader import Run, Task
 from tensordict.data.schedule import Schedule
+from tensordict.ops.parallel.cpus import usable_cpus
 
 _LEAST = {"seed": None, "epoch": 0, "position": 0}
 
@@ -78,7 +80,8 @@ class Loader:
         drop_last: leave out a last batch with fewer rows.
         seed: an integer that the random order comes from.
         transform: called with each batch, in the threads; what it returns is handed out.
-        workers: how many threads read; 0 reads when a batch is asked for.
+        workers: how many threads read; 0 reads when a batch is asked for. "process" lets another process read and
+            transform, with torch's default start method, or that of the name "fork", "spawn" or "forkserver".
         prefetch: how many batches a thread reads ahead. Small ones are read in runs of up to 64 batches or four
             megabytes, and then so many runs.
         pin_memory: hand out batches in pinned memory.
@@ -135,12 +138,13 @@ class Loader:
         self.batch_size = _whole("batch_size", batch_size, 1)
         self.drop_last, self.pin_memory, self.reuse_buffers = bool(drop_last), bool(pin_memory), reuse_buffers
         self.seed = _whole("seed", seed)
-        self.workers = _whole("workers", workers, 0)
+        self.workers = workers if workers in METHODS else _whole("workers", workers, 0)
         self.prefetch = _whole("prefetch", prefetch, 1)
         self.rank, self.world_size = _check_ranks(rank, world_size)
         self._epoch, self._start = 0, 0
         self._progress: Progress | None = None
         self._pools: deque[Any] = deque()  # buffers that no pass uses
+        self._helpers: deque[Any] = deque()  # and processes
 
     def __len__(self) -> int:
         """Return how many batches an epoch has, on each rank.
@@ -260,7 +264,14 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         epoch, start = self._next()
-        return {**self.__dict__, "_epoch": epoch, "_start": start, "_progress": None, "_pools": deque()}
+        return {
+            **self.__dict__,
+            "_epoch": epoch,
+            "_start": start,
+            "_progress": None,
+            "_pools": deque(),
+            "_helpers": deque(),
+        }
 
     def _next(self) -> tuple[int, int]:
         """Return the epoch and the position of the next pass."""
@@ -275,15 +286,18 @@ class Loader:
         return Schedule(len(self.dataset), self.batch_size, self.drop_last, rank or 0, world, start)
 
     def _source(self, progress: Progress) -> Callable[[], Source]:
-        schedule = progress.schedule
+        schedule, ahead, single = progress.schedule, self.prefetch, self.reuse_buffers == "check"
+        if isinstance(self.workers, str):
+            recipe = Recipe(self.dataset, self.transform, ahead, max(1, min(4, usable_cpus() - 1)))
+            finish = _pinning(None) if self.pin_memory else None
+            terms = Terms(self.reuse_buffers, ahead, finish, self._helpers)
+            job = Pass(schedule, self.shuffle, self.seed, progress.epoch, single)
+            return lambda: Remote(hired(recipe, str(self.workers), self._helpers), job, terms)
+        workers = self.workers
         order = order_of(schedule.size, self.shuffle, self.seed, progress.epoch)
-        blocks = isinstance(order, BlockOrder) and not self.dataset._resident()
-        groups = Groups(self.dataset, order) if blocks else None  # type: ignore[arg-type]
         transform = _pinning(self.transform) if self.pin_memory else self.transform
-        task = Task(self.dataset, order, schedule, transform, self.reuse_buffers, self._pools)
-        if not self.workers:
-            return lambda: Caller(task, groups)
-        return lambda: Crew(task, groups, self.workers, self.prefetch * self.workers)
+        task = Task(self.dataset, order, schedule, transform, self.reuse_buffers, self._pools, single)
+        return lambda: Crew(task, workers, ahead * workers) if workers else Caller(task)
 
 
 def _deliver(begin: Callable[[], Source], progress: Progress, watch: Watch | None) -> Generator[Any, None, None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,6 +18,7 @@ from tensordict.data.schedule import Schedule
 from tensordict.ops.gather import Reading
 
 _SHOWN_ROWS = 8
+_LONGEST = 64  # batches in a run
 _GROUPS = 3  # groups of blocks that are held: one that is left, one that is read, one that is begun
 
 
@@ -30,6 +31,18 @@ class Task(NamedTuple):
     transform: Callable[[Any], Any] | None
     reuse: bool | str
     pools: deque[Pool | Loans]
+    single: bool
+    whole: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Return how many batches may be read together."""
+        return 1 if self.single or not self.dataset._even() else _LONGEST
+
+    def groups(self) -> Groups | None:
+        """Return the groups of blocks that are read together, where the dataset lies in a store."""
+        blocks = isinstance(self.order, BlockOrder) and not self.dataset._resident()
+        return Groups(self.dataset, self.order) if blocks else None  # type: ignore[arg-type]
 
 
 class Place(Exception):
@@ -37,6 +50,13 @@ class Place(Exception):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class Lender(Protocol):
+    """Whoever lent the buffers of a run."""
+
+    def give_back(self, rooms: list[Any]) -> None:
+        """Take them back."""
 
 
 class Run:
@@ -49,7 +69,7 @@ class Run:
         self.bytes = 0
         self.ready = False
         self.rooms: list[Any] = []
-        self.pool: Pool | Loans | None = None
+        self.pool: Lender | None = None
 
     def give_back(self) -> None:
         """Give the buffers back that were lent."""
@@ -134,7 +154,7 @@ class Reader:
         return Reading(rows, self._buffers.room)
 
     def _cut(self, rows: Any, count: int) -> Iterator[Any]:
-        return iter((rows,) if count == 1 else rows.split(self._task.schedule.batch))
+        return iter((rows,) if count == 1 or self._task.whole else rows.split(self._task.schedule.batch))
 
     def _where(self, number: int) -> str:
         rows = self._task.order(self._task.schedule.positions(number, 1)).tolist()
