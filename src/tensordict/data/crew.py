@@ -54,6 +54,8 @@ class Crew:
             full = self._task.schedule.full
             run = Run(self._cursor, max(1, min(self._length, full - self._cursor)))
             self._cursor += run.count
+            if self._groups is not None:
+                self._groups.claim(run)
             self._runs.append(run)
             return run
 
@@ -104,7 +106,8 @@ class Caller:
     """The thread of the caller, which reads a batch when it is asked for."""
 
     def __init__(self, task: Task) -> None:
-        self._reader, self._next, self._schedule = Reader(task, task.groups()), 0, task.schedule
+        self._groups, self._next, self._schedule = task.groups(), 0, task.schedule
+        self._reader = Reader(task, self._groups)
         # with a transform, no more is done than was asked for
         self._longest = task.longest if task.transform is None else 1
         self._length = 1
@@ -113,6 +116,8 @@ class Caller:
         """Read the next batch; return it with the seconds that it took."""
         run = Run(self._next, max(1, min(self._length, self._schedule.full - self._next)))
         self._next += run.count
+        if self._groups is not None:
+            self._groups.claim(run)
         began = time.perf_counter()
         self._reader.read(run)
         seconds = time.perf_counter() - began

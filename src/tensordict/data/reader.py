@@ -19,7 +19,6 @@ from tensordict.ops.gather import Reading
 
 _SHOWN_ROWS = 8
 _LONGEST = 64  # batches in a run
-_GROUPS = 3  # groups of blocks that are held: one that is left, one that is read, one that is begun
 
 
 class Task(NamedTuple):
@@ -42,7 +41,7 @@ class Task(NamedTuple):
     def groups(self) -> Groups | None:
         """Return the groups of blocks that are read together, where the dataset lies in a store."""
         blocks = isinstance(self.order, BlockOrder) and not self.dataset._resident()
-        return Groups(self.dataset, self.order) if blocks else None  # type: ignore[arg-type]
+        return Groups(self.dataset, self.order, self.schedule) if blocks else None  # type: ignore[arg-type]
 
 
 class Place(Exception):
@@ -69,6 +68,7 @@ class Run:
         self.bytes = 0
         self.ready = False
         self.rooms: list[Any] = []
+        self.groups: list[int] = []
         self.pool: Lender | None = None
 
     def give_back(self) -> None:
@@ -78,13 +78,38 @@ class Run:
 
 
 class Groups:
-    """The groups of blocks that batches come from: each is read once, by whichever thread needs it first."""
+    """The groups of blocks that batches come from: each is read once, by whichever thread needs it first.
 
-    def __init__(self, dataset: Any, order: BlockOrder) -> None:
-        self._dataset, self._order = dataset, order
+    Runs are claimed in order. A group is held until no claimed run needs it, and the newest until the next is needed.
+    """
+
+    def __init__(self, dataset: Any, order: BlockOrder, schedule: Schedule) -> None:
+        self._dataset, self._order, self._schedule = dataset, order, schedule
         self._gate = threading.Lock()
+        self._newest = 0
+        self._needed: dict[int, int] = {}
         self._locks: dict[int, Any] = {}
         self._held: dict[int, Any] = {}
+
+    def claim(self, run: Run) -> None:
+        """Note the groups that a run needs."""
+        positions = self._schedule.positions(run.first, run.count)
+        run.groups = [group for group, _ in self._order.groups(positions)]
+        with self._gate:
+            for group in run.groups:
+                self._needed[group] = self._needed.get(group, 0) + 1
+                self._locks.setdefault(group, threading.Lock())
+            self._newest = max(self._newest, *run.groups)
+
+    def release(self, run: Run) -> None:
+        """Let groups go that no run needs any more."""
+        with self._gate:
+            for group in run.groups:
+                self._needed[group] -= 1
+            gone = [group for group, count in self._needed.items() if not count and group < self._newest]
+            for group in gone:
+                del self._needed[group], self._locks[group]
+                self._held.pop(group, None)
 
     def rows(self, positions: Any, reading: Callable[[Any], Reading]) -> tuple[Any, int]:
         """Return the rows at positions, and how many bytes they have."""
@@ -96,18 +121,10 @@ class Groups:
         return parts[0] if len(parts) == 1 else torch.cat(parts), size
 
     def _group(self, group: int) -> Any:
-        with self._gate:
-            lock = self._locks.setdefault(group, threading.Lock())
-        with lock:
+        with self._locks[group]:
             if group not in self._held:
                 blocks = [self._dataset[a:b]._dense() for a, b in self._order.ranges(group)]
-                node = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-                with self._gate:
-                    self._held[group] = node
-                    for old in sorted(self._held)[:-_GROUPS]:
-                        del self._held[old]
-                        self._locks.pop(old, None)
-                return node
+                self._held[group] = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
             return self._held[group]
 
 
@@ -142,7 +159,10 @@ class Reader:
     def _rows(self, run: Run) -> Any:
         positions = self._task.schedule.positions(run.first, run.count)
         if self._groups is not None:
-            node, run.bytes = self._groups.rows(positions, self._reading)
+            try:
+                node, run.bytes = self._groups.rows(positions, self._reading)
+            finally:
+                self._groups.release(run)
             return node
         reading = self._reading(torch.from_numpy(self._task.order(positions)))
         dataset = self._task.dataset
