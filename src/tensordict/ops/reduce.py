@@ -383,6 +383,8 @@ class Reduce(Facts):
     def all(self, dim: int | None = None) -> Any:
         """Tell whether all elements are True: one bool, or along a batch dim a tensordict of bools.
 
+        A Python bool depends on values: `torch.compile(fullgraph=True)` refuses it, as ``bool(tensor)``; give it a dim.
+
         Args:
             dim: the batch dim; None (default) for all elements of all leaves.
 
@@ -401,6 +403,8 @@ class Reduce(Facts):
     def any(self, dim: int) -> Self: ...
     def any(self, dim: int | None = None) -> Any:
         """Tell whether any element is True: one bool, or along a batch dim a tensordict of bools.
+
+        A Python bool depends on values: `torch.compile(fullgraph=True)` refuses it, as ``bool(tensor)``; give it a dim.
 
         Args:
             dim: the batch dim; None (default) for all elements of all leaves.
