@@ -615,7 +615,7 @@ RULES: list[Rule] = [
     ),
     Rule(
         "set setdefault rename_key_ update del_ pop",
-        r"kind: Tensor, published TensorDict|dtype|shape|keys: \[\] more, \['\w+'\] fewer",
+        r"kind: Tensor, published TensorDict|dtype|shape|values|keys: \[\] more, \['\w+'\] fewer",
         "`transpose`, `movedim` and their kin return a new",
         has(r"td = td(\[\.\.\.\]|\[:\]|\.densify\(\)|\.swap\w+\(.*\))\n\s*td = td.(set|rename|update|del|pop)"),
     ),
@@ -879,13 +879,73 @@ RULES: list[Rule] = [
         "update_at_",
         "kind: done, published RuntimeError",
         "An index that adds dims may be written to",
-        has(r"\[\]"),
+        has(r"\[\]|\.\.\., \[\["),
     ),
     Rule(
         "write index update_at_",
         "kind: RuntimeError, published done",
         "what torch raises for a leaf is handed on",
         has("bool|uint8|int64|float64|complex64", r"td\[.*(==|tensor|numpy|range|\[)"),
+    ),
+    Rule(
+        "update",
+        "kind: unreadable, TypeError, published Tensor",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, td\]")),
+    ),
+    Rule(
+        "+ - * get_item_shape",
+        r"batch|keys: .*|names|shape|values|value",
+        "`amax`, `amin` and `prod` over several dims reduce all",
+        has(r"(amin|amax|prod)\(dim=\([^\n]*\n[^\n]*$"),
+    ),
+    Rule(
+        "maybe_dense_stack squeeze",
+        "kind: LazyStackedTensorDict, published TensorDict",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
+    Rule(
+        "named_apply apply",
+        "kind: value, published LazyStackedTensorDict",
+        "With a default or an intersection, a key that only one side has",
+        has("intersection"),
+    ),
+    Rule(
+        "rsub",
+        "kind: RuntimeError, published done",
+        "A heterogeneous stack has no values to join",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
+    Rule(
+        "set update select",
+        r"shape|values|dtype|names|keys: \[\] more, .* fewer",
+        "`flatten` and `squeeze` of dims that need no change",
+        has(r"(flatten|squeeze)\([^\n]*\n[^\n]*(set|update|select)\("),
+    ),
+    Rule(
+        "sorted_keys flatten_keys",
+        r"keys: \[\] more, .* fewer",
+        "`separates` takes the keys that are named and no others",
+        both(words, has("separates")),
+    ),
+    Rule(
+        "mean",
+        "kind: RuntimeError, published done",
+        "what torch raises for a leaf is handed on",
+        has("feature", "int64|uint8|bool"),
+    ),
+    Rule(
+        "read key",
+        r"keys: \[\] more, \['\w+'\] fewer",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ", r"del td\[")),
+    ),
+    Rule(
+        "to_dict",
+        r"keys: \[\] more, .* fewer|values",
+        "Non-tensors of a stack without rows are no values",
+        both(words, rows_of_nothing),
     ),
 ]
 
