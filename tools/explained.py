@@ -620,7 +620,7 @@ RULES: list[Rule] = [
         has(r"td = td(\[\.\.\.\]|\[:\]|\.densify\(\)|\.swap\w+\(.*\))\n\s*td = td.(set|rename|update|del|pop)"),
     ),
     Rule(
-        "*= += -= apply_ apply zero_ set update rename_key_ update_at_",
+        "*= += -= apply_ apply zero_ set update rename_key_ update_at_ select",
         r"kind: \w+, published LazyStackedTensorDict|values|keys: .*",
         "`view`, `reshape`, `flatten`, `unflatten` and `expand` of a lazy stack join its values",
         both(
@@ -685,7 +685,7 @@ RULES: list[Rule] = [
         has("auto_batch_size_"),
     ),
     Rule(
-        "+ - * / ** add sub mul div",
+        "+ - * / ** add sub mul div clamp_min clamp_max",
         "dtype|values",
         "A tensor of one number promotes the dtype of leaves without dims",
         has(r"leaf\(start", r"torch\.tensor\(2\)"),
@@ -735,7 +735,7 @@ RULES: list[Rule] = [
     ),
     Rule("rename_key_", "kind: TypeError, published done", "value of another kind is a", words),
     Rule(
-        "sorted apply apply_ zero_ += *= -=",
+        "sorted apply apply_ zero_ fill_ += *= -=",
         "kind: LazyStackedTensorDict, published TensorDict|values",
         "`masked_select` and `narrow` of a lazy stack give",
         both(lazy, has(r"masked_select\(|narrow\(", r"[*+-]= |_\(|inplace=True")),
@@ -918,10 +918,10 @@ RULES: list[Rule] = [
         both(lazy, has(r"stack\(\[td, ")),
     ),
     Rule(
-        "set update select",
-        r"shape|values|dtype|names|keys: \[\] more, .* fewer",
+        "set update select write",
+        r"shape|values|dtype|names|keys: \[\] more, .* fewer|kind: \w+, published \w+",
         "`flatten` and `squeeze` of dims that need no change",
-        has(r"(flatten|squeeze)\([^\n]*\n[^\n]*(set|update|select)\("),
+        has(r"(flatten|squeeze)\([^\n]*\n[^\n]*((set|update|select)\(|td\[\(?\")"),
     ),
     Rule(
         "sorted_keys flatten_keys",
@@ -946,6 +946,25 @@ RULES: list[Rule] = [
         r"keys: \[\] more, .* fewer|values",
         "Non-tensors of a stack without rows are no values",
         both(words, rows_of_nothing),
+    ),
+    Rule("set_at_", "values", "A number or a tensor that is written to rows leaves non-tensors", words),
+    Rule(
+        "get_item_shape",
+        "kind: KeyError, published done",
+        "`separates` takes the keys that are named and no others",
+        both(words, has("separates")),
+    ),
+    Rule(
+        "list",
+        "kind: LazyStackedTensorDict, published TensorDict",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
+    Rule(
+        "broadcast_to expand",
+        r"kind: LazyStackedTensorDict, published TensorDict|keys: .* more, \[\] fewer|dtype|names",
+        "members differ, and no dense one exists, is the result a lazy stack of the same rows",
+        has("lazy_stack|maybe_dense_stack"),
     ),
 ]
 
@@ -1018,6 +1037,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
         "nanmean nansum mean sum amax amin prod",
         "A heterogeneous stack has no values to join",
     ),
+    ("RuntimeError", "NotImplementedError", "densify", "whose published form is lost"),
     ("RuntimeError", "KeyError", "separates", "Words that change keys refuse a locked tensordict"),
     ("RuntimeError", "TypeError", "add nanmean nansum mean", "what torch raises for a leaf is handed on"),
     ("TypeError", "KeyError", "set_", "a value of another kind is a `TypeError`"),
