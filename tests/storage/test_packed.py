@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from test_consolidated import assert_alike
 from test_contract import DTYPES, any_tensor, bits
 from torch import Tensor
 
-from tensordict import TensorClass, TensorDict, UnbatchedTensor, from_consolidated, lazy_stack
+from tensordict import NonTensorData, TensorClass, TensorDict, UnbatchedTensor, from_consolidated, lazy_stack
 from tensordict.ops.parallel.wire import dumps, loads
 from tensordict.storage.packed import Records, record
 
@@ -62,6 +63,11 @@ HOMES: dict[str, Callable[[Any, Path], Any]] = {
     "file": lambda td, path: td.consolidate(path / "file", layout="rows"),
     "reopened": lambda td, path: reopened(td, path, "r+"),
     "to read": lambda td, path: reopened(td, path, "r"),
+    "folder": lambda td, path: td.memmap(path / "folder", layout="rows"),
+    "folder in place": lambda td, path: td.memmap_(path / "folder", layout="rows"),
+    "loaded": lambda td, path: loaded(td, path, "r+"),
+    "loaded to read": lambda td, path: loaded(td, path, "r"),
+    "temporary": lambda td, path: td.memmap(layout="rows"),
     "pickle": lambda td, path: pickle.loads(pickle.dumps(td.consolidate(layout="rows"), protocol=5)),
 }
 
@@ -69,6 +75,11 @@ HOMES: dict[str, Callable[[Any, Path], Any]] = {
 def reopened(td: Any, path: Path, mode: str) -> Any:
     td.consolidate(path / "file", layout="rows")
     return from_consolidated(path / "file", mode=mode)
+
+
+def loaded(td: Any, path: Path, mode: str) -> Any:
+    td.memmap(path / "folder", layout="rows")
+    return TensorDict.load_memmap(path / "folder", mode=mode, verify=True)
 
 
 INDICES: list[Any] = [
@@ -131,8 +142,9 @@ def test_any_leaves_any_rows(leaves: list[Any], index: list[int], step: int) -> 
     assert_alike(got[::step][thin], td[::step][thin])
 
 
-def test_a_batch_of_rows_is_one_gather() -> None:
-    td = table().consolidate(layout="rows")
+@pytest.mark.parametrize("home", HOMES)
+def test_a_batch_of_rows_is_one_gather(home: str, tmp_path: Path) -> None:
+    td = HOMES[home](table(), tmp_path)
     got = td[[5, 1]]
     packed = ["flag", ("n", "z"), ("n", "deep", "y"), ("wide", "v"), ("point", "x"), "torch.float64"]
     assert len({got[key].untyped_storage().data_ptr() for key in packed}) == 1
@@ -180,6 +192,44 @@ def test_writes_reach_the_records(tmp_path: Path) -> None:
         node["n", "deep", "y"].add_(1)
         node.get("wide")[[1, 2]] = node.get("wide")[[4, 5]]
     assert_alike(from_consolidated(tmp_path / "file"), want)
+
+
+def test_a_folder_of_packed_rows_keeps_what_it_should(tmp_path: Path) -> None:
+    td = table()
+    td.memmap(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    td.memmap(tmp_path, layout="rows")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checksums.json",
+        "content.memmap",
+        "meta.json",
+        "notes.txt",
+    ]
+    assert json.loads((tmp_path / "meta.json").read_text())["_format_version"] == 2
+    assert_alike(from_consolidated(tmp_path / "content.memmap"), td)
+    got = TensorDict.load_memmap(tmp_path)
+    assert (got.is_memmap(), got.saved_path) == (True, str(tmp_path))
+    before = (tmp_path / "content.memmap").read_bytes()
+    for write in (lambda: got.get("word").__setitem__(0, "z"), lambda: got["point"].set_at_("tag", "z", 0)):
+        with pytest.raises(PermissionError, match="grow"):
+            write()
+    assert (tmp_path / "content.memmap").read_bytes() == before
+    got["flag"].fill_(True)
+    assert TensorDict.load_memmap(tmp_path, mode="r")["flag"].all()
+    assert sorted(path.name for path in tmp_path.iterdir())[1] == "content.memmap"
+    (tmp_path / "content.memmap").write_bytes(before[:-64])
+    with pytest.raises(ValueError, match=r"content.memmap.*should hold"):
+        TensorDict.load_memmap(tmp_path)
+    td.memmap(tmp_path)
+    assert_alike(TensorDict.load_memmap(tmp_path), td)
+
+
+def test_objects_in_packed_rows_are_loaded_only_when_allowed(tmp_path: Path) -> None:
+    td = TensorDict({"x": torch.zeros(3), "y": torch.zeros(3), "any": NonTensorData({1, 2}, [3])}, [3])
+    td.memmap(tmp_path, layout="rows")
+    with pytest.raises(RuntimeError, match=r"'any'.*allow_pickle"):
+        TensorDict.load_memmap(tmp_path)
+    assert TensorDict.load_memmap(tmp_path, allow_pickle=True)["any"] == {1, 2}
 
 
 def test_rows_need_a_batch_dim_and_a_known_layout(tmp_path: Path) -> None:

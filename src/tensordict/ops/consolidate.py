@@ -12,7 +12,7 @@ from torch import Tensor
 from tensordict.aliases import DeviceLike
 from tensordict.ops.store import Store, open_room
 from tensordict.storage.buffer import is_block
-from tensordict.storage.consolidated import open_file, write_file
+from tensordict.storage.consolidated import draft, open_file, write_file
 from tensordict.storage.memmap import map_file
 from tensordict.storage.memory import allocate_shared
 from tensordict.storage.ragged import parts
@@ -147,9 +147,12 @@ def _owners(node: Sketch) -> Iterator[Tensor]:
 
 
 def _filed(sketch: Sketch, path: str, layout: str | None) -> Laid:
-    slots = write_file(path, sketch, layout)
-    storage = map_file(path, os.stat(path).st_size, "r+")
-    return Laid(sketch, slots, storage, {"kind": "consolidated", "path": path, "mode": "r+", "layout": layout or ""})
+    plan = draft(sketch, layout)
+    write_file(path, plan)
+    storage = map_file(path, plan.nbytes, "r+")
+    return Laid(
+        sketch, plan.slots, storage, {"kind": "consolidated", "path": path, "mode": "r+", "layout": layout or ""}
+    )
 
 
 class _Block:

@@ -11,10 +11,12 @@ import torch
 from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
+from tensordict.storage.base import Record
+from tensordict.storage.consolidated import draft, open_storage
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import temporary
 from tensordict.storage.memory import memory
-from tensordict.storage.sketch import Sketch
+from tensordict.storage.sketch import Laid, Sketch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -101,6 +103,7 @@ class Store(Facts):
         num_threads: int = 0,
         existsok: bool = True,
         robust_key: bool = True,
+        layout: str | None = None,
     ) -> Self:
         """Move all leaves to memory-mapped files and lock the keys; return self.
 
@@ -113,10 +116,13 @@ class Store(Facts):
             num_threads: how many threads copy leaves to files of a folder; 0 for none but this one.
             existsok: allow a folder that holds a saved tensordict, which is replaced.
             robust_key: kept for programs that pass it; any key is safe.
+            layout: "rows" stores the leaves of each row side by side, in one file, so that a batch of rows is read at
+                once; it helps with many small leaves (see ``docs/storage.md``).
 
         Raises:
             OSError: if there is not enough space; the message names the file.
             FileExistsError: if ``existsok`` is False and the folder holds a saved tensordict.
+            ValueError: for another ``layout``, or for rows without a batch dim.
 
         Examples:
             >>> import torch
@@ -125,7 +131,7 @@ class Store(Facts):
             >>> td["x"]
             MemoryMappedTensor([0, 1, 2])
         """
-        return _settle(self, _room(prefix, existsok, num_threads), "memmap")
+        return _settle(self, _room(prefix, existsok, num_threads), "memmap", layout)
 
     def memmap(
         self,
@@ -135,6 +141,7 @@ class Store(Facts):
         num_threads: int = 0,
         existsok: bool = True,
         robust_key: bool = True,
+        layout: str | None = None,
     ) -> Self:
         """Return a copy whose leaves lie in memory-mapped files; arguments and errors as for `memmap_`.
 
@@ -146,7 +153,7 @@ class Store(Facts):
             ...     TensorDict.load_memmap(folder)["x"].tolist()
             [0, 1, 2]
         """
-        return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=True).lock_()
+        return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=True, layout=layout).lock_()
 
     def memmap_like(
         self,
@@ -213,6 +220,9 @@ class Store(Facts):
         return _placed(outline, room, storage, fill=False).lock_()  # type: ignore[no-any-return]
 
 
+CONTENT = "content"
+"""The leaf that holds a whole packed tree."""
+
 _ROOMS = (None, "shared", "memmap")
 
 
@@ -243,10 +253,12 @@ def _room(prefix: str | os.PathLike[str] | None, existsok: bool, threads: int = 
     return Folder(path, "w", threads=threads)
 
 
-def _placed(node: N, room: Any, kind: str, fill: bool) -> N:
+def _placed(node: N, room: Any, kind: str, fill: bool, layout: str | None = None) -> N:
     try:
         sketch = Sketch()
         made = node._place(sketch, "memory", fill)  # over the same leaves; what stored nodes hold is read once
+        if layout is not None:
+            return made._place(_side_by_side(sketch, room, layout), kind, fill)
         room.reserve(sketch.specs())
         return made._place(room, kind, fill)
     except BaseException:
@@ -254,12 +266,23 @@ def _placed(node: N, room: Any, kind: str, fill: bool) -> N:
         raise
 
 
-def _settle(node: N, room: Any, kind: str) -> N:
+def _side_by_side(sketch: Sketch, room: Any, layout: str) -> Laid:
+    """Write a tree to one leaf of a room, and return the place of the tree in it."""
+    plan = draft(sketch, layout)
+    leaf = room.create(CONTENT, (plan.nbytes,), torch.uint8)
+    plan.fill(leaf)
+    room.filled(CONTENT)
+    room.meta = Record("packed", (), None)
+    about = {"path": getattr(room, "path", None), "mode": "r+", "layout": layout}
+    return Laid(sketch, plan.slots, leaf.untyped_storage(), about)
+
+
+def _settle(node: N, room: Any, kind: str, layout: str | None = None) -> N:
     """Move a node to a room in place; when that fails, nothing has changed."""
-    if _lives(node, kind) and getattr(room, "path", None) in (None, node._home.path):
+    if layout is None and _lives(node, kind) and getattr(room, "path", None) in (None, node._home.path):
         return node.lock_()
     _require_movable(node)
-    node._adopt(_placed(node, room, kind, fill=True))
+    node._adopt(_placed(node, room, kind, fill=True, layout=layout))
     return node.lock_()
 
 
@@ -298,3 +321,12 @@ def open_room(room: Any) -> Any:
     if kind not in LOADERS:
         raise ValueError(f"{room.path!r} holds a node of the unknown kind {kind!r}")
     return LOADERS[kind](room)
+
+
+def _open_packed(room: Any) -> Any:
+    """Return the node that lies in one leaf of a room."""
+    storage = room.read(CONTENT).untyped_storage()
+    return open_room(open_storage(storage, room.path, room.mode, room.allow_pickle, "memmap"))
+
+
+LOADERS["packed"] = _open_packed

@@ -27,7 +27,7 @@ from tensordict.storage.layout import Entry
 from tensordict.storage.memmap import map_file
 from tensordict.storage.ragged import Parts, count_elements, parts, whole
 from tensordict.storage.sealed import Sealed
-from tensordict.storage.sketch import Sketch, Slot, arrange, pour
+from tensordict.storage.sketch import LAYOUTS, Sketch, Slot, arrange, pour
 from tensordict.storage.stream import Stream, new_file, raw
 
 MAGIC = b"\x93TDBLOCK"
@@ -39,27 +39,56 @@ _HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC-32 of the description, i
 # --- writing
 
 
-def write_file(path: str, sketch: Sketch, layout: str | None = None) -> list[Slot]:
-    """Write a sketched tree to a file, whole or not at all; return where in the file each of its tensors lies.
+class Draft(NamedTuple):
+    """A file before it is written: where in it each tensor of a tree lies, and where the first byte of leaves is."""
+
+    sketch: Sketch
+    layout: str | None
+    slots: list[Slot]
+    start: int
+    nbytes: int
+
+    def head(self, sums: Sequence[int]) -> bytes:
+        """Return the header and the description, with the sums of all tensors."""
+        text = _described(self, sums)
+        total = self.nbytes - self.start
+        return _HEAD.pack(MAGIC, VERSION, zlib.crc32(text), len(text), total) + text
+
+    def fill(self, leaf: Tensor) -> None:
+        """Write the whole file to a leaf of its bytes."""
+        pour(self.sketch.tensors, self.slots, leaf.untyped_storage())
+        head = self.head([zlib.crc32(raw(tensor)) for tensor in self.sketch.tensors])
+        leaf[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+
+
+def draft(sketch: Sketch, layout: str | None = None) -> Draft:
+    """Return the plan of a file for a sketched tree.
 
     Raises:
-        OSError: the file system has too little space; the message names the file and the bytes needed.
         ValueError: there is no such layout, or the tree has no rows.
     """
     _pickle_objects(sketch)
     slots, total = arrange(sketch, layout)
-    sums = [0] * len(slots)
-    start = padded(_HEAD.size + len(_described(sketch, slots, sums)))
-    with new_file(path, start + total) as stream:
-        stream.pad(start)
-        _put_records(stream, sketch, slots, sums)
+    made = Draft(sketch, layout, slots, 0, total)
+    start = padded(_HEAD.size + len(_described(made, [0] * len(slots))))
+    return Draft(sketch, layout, [slot._replace(start=start + slot.start) for slot in slots], start, start + total)
+
+
+def write_file(path: str, made: Draft) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        OSError: the file system has too little space; the message names the file and the bytes needed.
+    """
+    slots, sums = made.slots, [0] * len(made.slots)
+    with new_file(path, made.nbytes) as stream:
+        stream.pad(made.start)
+        _put_records(stream, made.sketch, slots, sums)
         for number in sorted((n for n, slot in enumerate(slots) if not slot.stride), key=slots.__getitem__):
-            stream.pad(start + slots[number].start)
-            sums[number] = stream.put_tensor(sketch.tensors[number])
-        stream.pad(start + total)
-        text = _described(sketch, slots, sums)
-        stream.put(_HEAD.pack(MAGIC, VERSION, zlib.crc32(text), len(text), total) + text, at=0)
-    return [slot._replace(start=start + slot.start) for slot in slots]
+            stream.pad(slots[number].start)
+            sums[number] = stream.put_tensor(made.sketch.tensors[number])
+        stream.pad(made.nbytes)
+        stream.put(made.head(sums), at=0)
 
 
 def _put_records(stream: Stream, sketch: Sketch, slots: Sequence[Slot], sums: list[int]) -> None:
@@ -67,13 +96,14 @@ def _put_records(stream: Stream, sketch: Sketch, slots: Sequence[Slot], sums: li
     beside = [number for number, slot in enumerate(slots) if slot.stride]
     if not beside:
         return
-    stride, count = slots[beside[0]].stride, len(sketch.tensors[beside[0]])
+    stride, count, start = slots[beside[0]].stride, len(sketch.tensors[beside[0]]), stream.at
     at_once = max(1, _AT_ONCE // stride)
     for first in range(0, count, at_once):
         some = slice(first, first + at_once)
         rows = [sketch.tensors[number][some] for number in beside]
         block = torch.zeros(len(rows[0]) * stride, dtype=torch.uint8)
-        pour(rows, [slots[number] for number in beside], block.untyped_storage())
+        within = [slots[number]._replace(start=slots[number].start - start) for number in beside]
+        pour(rows, within, block.untyped_storage())
         stream.put(raw(block))
         for number, part in zip(beside, rows):
             sums[number] = zlib.crc32(raw(part), sums[number])
@@ -89,16 +119,16 @@ def _pickle_objects(node: Sketch) -> None:
         _pickle_objects(child)
 
 
-def _described(sketch: Sketch, slots: Sequence[Slot], sums: Sequence[int]) -> bytes:
-    return json.dumps(_describe(sketch, slots, sums), separators=(",", ":")).encode()
+def _described(made: Draft, sums: Sequence[int]) -> bytes:
+    return json.dumps(_describe(made.sketch, made, sums), separators=(",", ":")).encode()
 
 
-def _describe(node: Sketch, slots: Sequence[Slot], sums: Sequence[int]) -> dict[str, Any]:
+def _describe(node: Sketch, made: Draft, sums: Sequence[int]) -> dict[str, Any]:
     """Return the description of a node; its length does not depend on the sums."""
 
-    def runs(key: str) -> list[list[Any]]:
-        numbers = node.places[key]
-        return [[*slots[number], node.tensors[number].nbytes, f"{sums[number]:08x}"] for number in numbers]
+    def run(number: int) -> list[Any]:
+        start, stride = made.slots[number]
+        return [start - made.start, stride, node.tensors[number].nbytes, f"{sums[number]:08x}"]
 
     record, keys = node.meta, node.keys()
     found: dict[str, Any] = {"meta": layout.dump_object(record, node.entries())}
@@ -106,11 +136,13 @@ def _describe(node: Sketch, slots: Sequence[Slot], sums: Sequence[int]) -> dict[
         found["batch"] = list(record.batch)
     if record.device is not None:
         found["device"] = record.device
+    if made.layout:
+        found["layout"] = made.layout
     if keys:
-        found["leaves"] = [runs(key) for key, kind in keys.items() if kind == "leaf"]
-        found["nodes"] = [_describe(child, slots, sums) for child in node.nodes()]
+        found["leaves"] = [list(map(run, node.places[key])) for key, kind in keys.items() if kind == "leaf"]
+        found["nodes"] = [_describe(child, made, sums) for child in node.nodes()]
     elif "" in node.places:
-        found["pickle"] = runs("")
+        found["pickle"] = list(map(run, node.places[""]))
     return found
 
 
@@ -126,6 +158,7 @@ class Mapping(NamedTuple):
     start: int
     nbytes: int
     allow_pickle: bool
+    kind: str
 
     def view(self, run: Any, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> Tensor:
         """Return the tensor that lies in a run, after a check that it is all there."""
@@ -158,15 +191,16 @@ class Consolidated(Sealed):
         RuntimeError: it holds a pickle, and reading one was not allowed.
     """
 
-    kind = "consolidated"
-
     def __init__(self, source: Mapping, found: Any, at: tuple[str, ...] = ()) -> None:
         where = f"{source.path}: node {'/'.join(at)!r}" if at else source.path
         if not isinstance(found, dict) or not isinstance(found.get("meta"), dict):
             raise _wrong(source.path, str(at), 'an object with the entry "meta"', found)
         record, entries = layout.parse_object(found["meta"], where)
         super().__init__(source.path, source.mode, record, entries)
-        self._source, self._at = source, at
+        self._source, self._at, self.kind = source, at, source.kind
+        self.layout = found.get("layout", "")
+        if self.layout not in LAYOUTS and self.layout != "":
+            raise _wrong(self.path, "layout", "'rows'", self.layout)
         kinds = list(self.keys().values())
         self._runs = self._list(found, "leaves", kinds.count("leaf"))
         self._nodes = self._list(found, "nodes", kinds.count("node"))
@@ -229,10 +263,16 @@ def open_file(path: str, mode: str, *, allow_pickle: bool = False) -> Consolidat
         RuntimeError: it was written in a newer format, or holds a pickle and `allow_pickle` is false.
     """
     path = os.path.abspath(path)
-    size = os.stat(path).st_size
+    return open_storage(map_file(path, os.stat(path).st_size, mode), path, mode, allow_pickle)
+
+
+def open_storage(
+    storage: torch.UntypedStorage, path: str, mode: str, allow_pickle: bool, kind: str = "consolidated"
+) -> Consolidated:
+    """Return the root of a tree whose file is mapped already; arguments and errors as for `open_file`."""
+    size = storage.nbytes()
     if size < _HEAD.size:
         raise ValueError(f"{path!r} holds no consolidated tensordict: it has {size} bytes, fewer than a header")
-    storage = map_file(path, size, mode)
     head = raw(view(storage, 0, (_HEAD.size,), torch.uint8))
     magic, version, checksum, length, total = _HEAD.unpack(head)
     if magic != MAGIC:
@@ -252,7 +292,7 @@ def open_file(path: str, mode: str, *, allow_pickle: bool = False) -> Consolidat
         found = json.loads(bytes(text))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path!r}: not valid JSON: {error}") from error
-    return Consolidated(Mapping(path, mode, storage, start, total, allow_pickle), found)
+    return Consolidated(Mapping(path, mode, storage, start, total, allow_pickle, kind), found)
 
 
 def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:

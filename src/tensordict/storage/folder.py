@@ -65,7 +65,7 @@ class Folder:
             raise ValueError(f"mode must be 'r', 'r+' or 'w', got {mode!r}")
         self.path = os.path.abspath(path)
         self.mode = mode
-        self._allow_pickle = allow_pickle
+        self.allow_pickle = allow_pickle
         self._key = key
         self._leaves: dict[str, Tensor] = {}
         self._children: dict[str, Folder] = {}
@@ -94,7 +94,7 @@ class Folder:
         if name is None:
             return
         path = os.path.join(self.path, name)
-        if not self._allow_pickle:
+        if not self.allow_pickle:
             raise RuntimeError(
                 f"cannot load the value at key {layout.shown(self._key)}: {path!r} is a pickle, which can run "
                 f"code when loaded; pass allow_pickle=True if you trust who wrote it"
@@ -216,6 +216,11 @@ class Folder:
         self._leaves[key] = leaf
         return leaf
 
+    def filled(self, key: str) -> None:
+        """Note that a leaf that was made to be written holds what it should, so that it gets its checksum."""
+        if self._place is not None:
+            self._place.unfilled.discard(self._inside(self._entries[key].file))
+
     def write(self, key: str, tensor: Tensor) -> Tensor:
         file = self._enter(key, "leaf", nested=tensor.is_nested)
         if tensor.is_nested:
@@ -308,7 +313,7 @@ class Folder:
         entry = self._entries.get(key)
         if entry is not None and entry.dtype is None:
             path, key_path = os.path.join(self.path, entry.file), (*self._key, key)
-            child = Folder(path, self.mode, allow_pickle=self._allow_pickle, key=key_path)
+            child = Folder(path, self.mode, allow_pickle=self.allow_pickle, key=key_path)
             if entry.batch is not None:
                 child._record = replace(child.meta, batch=entry.batch)
         elif self.writable:
@@ -324,7 +329,7 @@ class Folder:
 
     def _new_child(self, key: str, file: str) -> Folder:
         path = os.path.join(self.path, file)
-        child = Folder(path, "w", allow_pickle=self._allow_pickle, key=(*self._key, key))
+        child = Folder(path, "w", allow_pickle=self.allow_pickle, key=(*self._key, key))
         child._stage, child._within = self._stage, self._inside(file)
         if self._place is None:
             os.makedirs(child.path, exist_ok=True)

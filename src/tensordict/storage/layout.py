@@ -38,6 +38,7 @@ _CLASS = re.compile(r"<class '(.+)'>")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 _FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS, _ALL}
 _TYPES = {
+    "packed": "tensordict:TensorDict",
     "dense": "tensordict:TensorDict",
     "lazy": "tensordict:LazyStackedTensorDict",
     "strings": "tensordict:NonTensorStack",
@@ -54,8 +55,9 @@ _PUBLISHED = {
     "non-tensor-meta": "<class 'tensordict.tensorclass.MetaData'>",
     "non-tensor-stack": "<class 'tensordict.tensorclass.NonTensorStack'>",
     "unbatched": "<class 'tensordict._unbatched.UnbatchedTensor'>",
+    "packed": "<class 'tensordict._td.TensorDict'>",
 }
-_OF_LEAVES = ("strings", "unbatched")
+_OF_LEAVES = ("strings", "unbatched", "packed")
 _KINDS = {name.partition(":")[2]: kind for kind, name in _TYPES.items()}
 
 
