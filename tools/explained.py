@@ -773,10 +773,10 @@ RULES: list[Rule] = [
         both(rows_of_nothing, has(r"bool|uint8|int64", r"torch\.tensor\(2\)")),
     ),
     Rule(
-        "div_",
+        "div_ sub_ -= /=",
         "after an error: ours changed",
-        "`div_` by a tensordict finds a leaf of integers",
-        has(r"div_\(td", "bool|uint8|int64"),
+        "`div_` and `sub_` by a tensordict find a leaf of integers or bools",
+        has(r"(div_|sub_)\(td|[-/]= td", "bool|uint8|int64"),
     ),
     Rule(
         "create_nested",
