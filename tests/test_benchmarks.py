@@ -55,3 +55,10 @@ def test_every_operation_runs(program: str, count: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.split("\n\n")[0].splitlines() if line.startswith("| `")]) >= count
+
+
+def test_every_row_about_storage_runs() -> None:
+    command = [sys.executable, str(BENCHMARKS / "storage.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert len([line for line in done.stdout.splitlines() if line.startswith("| ")]) == 10

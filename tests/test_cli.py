@@ -184,6 +184,26 @@ def test_the_suffix_tells_the_home(name: str, home: str, tmp_path: Path) -> None
         back.close()
 
 
+def test_an_archive_and_packed_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    td = TensorDict({"x": torch.arange(6.0), "n": {"y": torch.zeros(6, 2)}, "word": list("abcdef")}, [6])
+    td.memmap(tmp_path / "rows", layout="rows")
+    assert run("convert", tmp_path / "rows", tmp_path / "a.tdz") == 0
+    capsys.readouterr()
+    for path, layout in (("rows", "the leaves of a row side by side"), ("a.tdz", "a zip file of a folder")):
+        assert run("info", tmp_path / path) == 0
+        said = capsys.readouterr().out
+        assert layout in said
+        assert "('n', 'y')" in said
+        assert run("verify", tmp_path / path) == 0
+    assert run("convert", tmp_path / "a.tdz", tmp_path / "b.consolidated") == 0
+    content = bytearray((tmp_path / "a.tdz").read_bytes())
+    content[content.index(td["x"].numpy().tobytes())] ^= 1
+    (tmp_path / "a.tdz").write_bytes(content)
+    capsys.readouterr()
+    assert run("verify", tmp_path / "a.tdz") == 1
+    assert "x.memmap" in capsys.readouterr().err
+
+
 def test_a_zarr_store_in_a_zip_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content().memmap(tmp_path / "source")
     assert run("convert", tmp_path / "source", tmp_path / "a.zarr.zip") == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import make_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ from tensordict import (
     is_inexact,
     is_integer,
     is_leaf_nontensor,
+    is_memmap_archive,
     is_non_tensor,
     is_tensor_collection,
     is_tensorclass,
@@ -69,6 +71,7 @@ from tensordict import (
     make_tensordict,
     maybe_dense_stack,
     merge_tensordicts,
+    pack_memmap,
     pad,
     pad_sequence,
     parse_tensor_dict_string,
@@ -79,6 +82,7 @@ from tensordict import (
     set_printoptions,
     stack,
     tensorclass,
+    unpack_memmap,
     unpad_sequence,
     unravel_key,
     unravel_key_list,
@@ -145,6 +149,9 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(is_tensor_collection(td), bool)
     assert_type(is_tensorclass(td), bool)
     assert_type(from_consolidated(td.consolidate(folder + "1").saved_path), TensorDict)
+    assert_type(is_memmap_archive(folder), bool)
+    assert_type(pack_memmap(td.memmap(folder + "2").saved_path, folder + "3"), Path)
+    assert_type(unpack_memmap(pack_memmap(td.memmap(folder + "5").saved_path, folder + "6"), folder + "4"), Path)
     assert_type(lazy_legacy(), bool | None)
     assert_type(lazy_stack([td, td]), Any)
     assert_type(list_to_stack(), bool | None)

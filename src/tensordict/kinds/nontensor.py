@@ -139,7 +139,7 @@ class NonTensor(Opaque):
     def _writable(self) -> None:
         super()._writable()
         home = self._home
-        if home is not None and home.path is not None and (home.kind == "consolidated" or home.layout):
+        if home is not None and home.path is not None and (home.kind in ("consolidated", "archive") or home.layout):
             raise PermissionError(
                 f"cannot write objects or strings to {home.path!r}: they have no room to grow in a file that "
                 f"holds the whole tree; write a clone() of the tensordict, and consolidate it again"

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tensordict import errors, keys
 from tensordict.aliases import DeviceLike, NestedKey
 from tensordict.core.facts import Facts
-from tensordict.ops.store import open_room
+from tensordict.ops.store import open_room, unpacked
 from tensordict.storage import checksum
+from tensordict.storage.archive import open_archive
 from tensordict.storage.folder import Folder
 from tensordict.storage.layout import INNER
 from tensordict.storage.saving import steadily
@@ -39,13 +40,14 @@ class Load(Facts):
         """Open a folder that `memmap` wrote, without reading its leaves.
 
         Args:
-            prefix: the folder.
+            prefix: the folder, or the archive that ``memmap(..., archive=True)`` wrote.
             device: copy the leaves there; None leaves them mapped.
             non_blocking: passed to the copy to ``device``.
             out: a tensordict of the same kind and batch size that takes what was loaded in place of its values.
             robust_key: kept for programs that pass it.
             subpath: the key of a nested tensordict; only this one is opened.
-            mode: "r" refuses writes; "r+" writes through to the files; None is "r+" where the files may be written.
+            mode: "r" refuses writes; "r+" writes through to the files; None is "r+" where the files may be written, and
+                "r" for an archive.
             num_threads: kept for programs that pass it.
             allow_pickle: load objects that were pickled, which can run code; refused by default.
             verify: read all files first, and compare them with the checksums that were saved.
@@ -76,7 +78,11 @@ class Load(Facts):
                 checksum.check(path)
             return open_room(_below(Folder(path, chosen, allow_pickle=bool(allow_pickle)), below))
 
-        node: Any = cls._received(steadily(path, opened))
+        if os.path.isfile(path):
+            room = open_archive(path, mode or "r", allow_pickle=bool(allow_pickle), verify=verify)
+            node: Any = cls._received(open_room(_below(room, below)))
+        else:
+            node = cls._received(steadily(path, opened))
         node = node if device is None else node.to(device, non_blocking=non_blocking)
         return node if out is None else _taken(out, node)  # type: ignore[no-any-return]
 
@@ -126,8 +132,10 @@ class Load(Facts):
         return _taken(self, found)  # type: ignore[no-any-return]
 
 
-def _below(room: Folder, path: tuple[str, ...]) -> Folder:
+def _below(room: Any, path: tuple[str, ...]) -> Any:
     """Return the node at a key of users, who do not see the node with the fields of a class."""
+    if path and room.meta.kind == "packed":
+        room = unpacked(room)
     for at, key in enumerate(path):
         room = room.child(INNER) if room.meta.kind == "tensorclass" else room
         if room.keys().get(key) != "node":

@@ -11,12 +11,13 @@ import torch
 from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
+from tensordict.storage.archive import write_archive
 from tensordict.storage.base import Record
 from tensordict.storage.consolidated import draft, open_storage
 from tensordict.storage.folder import Folder
-from tensordict.storage.memmap import temporary
+from tensordict.storage.memmap import map_file, temporary
 from tensordict.storage.memory import memory
-from tensordict.storage.sketch import Laid, Sketch
+from tensordict.storage.sketch import Laid, Sketch, memory_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -142,8 +143,18 @@ class Store(Facts):
         existsok: bool = True,
         robust_key: bool = True,
         layout: str | None = None,
+        archive: bool | None = None,
+        compression: str | int | None = None,
     ) -> Self:
-        """Return a copy whose leaves lie in memory-mapped files; arguments and errors as for `memmap_`.
+        """Return a copy whose leaves lie in memory-mapped files; other arguments and errors as for `memmap_`.
+
+        Args:
+            archive: write one zip file instead of a folder; by default for a ``prefix`` that ends with ".tdz".
+            compression: "deflate", "bzip2" or "lzma" for an archive that is smaller; its leaves cannot be mapped, and
+                the result lies in memory.
+
+        Raises:
+            ValueError: for an archive without ``prefix`` or with a ``layout``, or another compression.
 
         Examples:
             >>> import tempfile, torch
@@ -153,6 +164,14 @@ class Store(Facts):
             ...     TensorDict.load_memmap(folder)["x"].tolist()
             [0, 1, 2]
         """
+        if archive or (archive is None and prefix is not None and os.fspath(prefix).endswith(".tdz")):
+            if prefix is None or layout is not None:
+                raise ValueError(f"an archive is one file: pass its path and no layout, got {prefix!r} and {layout!r}")
+            path = os.path.abspath(os.fspath(prefix))
+            _require_replaceable(path, path, existsok)
+            return _archived(self, path, compression).lock_()
+        if compression is not None:
+            raise ValueError(f"compression={compression!r} is for an archive; pass archive=True")
         return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=True, layout=layout).lock_()
 
     def memmap_like(
@@ -248,9 +267,23 @@ def _room(prefix: str | os.PathLike[str] | None, existsok: bool, threads: int = 
     if prefix is None:
         return temporary()
     path = os.path.abspath(os.fspath(prefix))
-    if not existsok and os.path.exists(os.path.join(path, "meta.json")):
-        raise FileExistsError(f"{path!r} holds a saved tensordict already; pass existsok=True to replace it")
+    _require_replaceable(path, os.path.join(path, "meta.json"), existsok)
     return Folder(path, "w", threads=threads)
+
+
+def _require_replaceable(path: str, file: str, existsok: bool) -> None:
+    if not existsok and os.path.exists(file):
+        raise FileExistsError(f"{path!r} holds a saved tensordict already; pass existsok=True to replace it")
+
+
+def _archived(node: N, path: str, compression: str | int | None) -> N:
+    sketch = Sketch()
+    made = node._place(sketch, "memory", True)
+    slots = write_archive(path, sketch, compression)
+    if slots is None:  # compressed
+        return made._place(memory_of(sketch), "memory", True)
+    storage = map_file(path, os.stat(path).st_size, "r+")
+    return made._place(Laid(sketch, slots, storage, {"kind": "archive", "path": path, "mode": "r+"}), "memmap", True)
 
 
 def _placed(node: N, room: Any, kind: str, fill: bool, layout: str | None = None) -> N:
@@ -323,10 +356,10 @@ def open_room(room: Any) -> Any:
     return LOADERS[kind](room)
 
 
-def _open_packed(room: Any) -> Any:
-    """Return the node that lies in one leaf of a room."""
+def unpacked(room: Any) -> Any:
+    """Return the room of a tree that lies in one leaf of a room."""
     storage = room.read(CONTENT).untyped_storage()
-    return open_room(open_storage(storage, room.path, room.mode, room.allow_pickle, "memmap"))
+    return open_storage(storage, room.path, room.mode, room.allow_pickle, "memmap")
 
 
-LOADERS["packed"] = _open_packed
+LOADERS["packed"] = lambda room: open_room(unpacked(room))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.nontensor import NonTensor
 from tensordict.ops.join import lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.ragged import lengths_mask, padded
+from tensordict.storage.archive import is_archive, pack, unpack
 
 C = TypeVar("C", bound=TensorCollection)
 
@@ -34,6 +36,77 @@ fromkeys = TensorDict.fromkeys
 load = TensorDict.load_memmap
 load_memmap = TensorDict.load_memmap
 from_consolidated = TensorDict.from_consolidated
+
+
+def pack_memmap(
+    prefix: str | os.PathLike[str],
+    archive_path: str | os.PathLike[str],
+    *,
+    compression: str | int | None = None,
+    compresslevel: int | None = None,
+) -> pathlib.Path:
+    """Write a folder that `memmap` wrote to one zip file, whole or not at all; return the path of the file.
+
+    Args:
+        prefix: the folder; files in it that are none of the tensordict's are left out.
+        archive_path: the zip file, which is replaced if it is there.
+        compression: None, which lets leaves be mapped in place, or "deflate", "bzip2" or "lzma".
+        compresslevel: how hard to compress, as in `zipfile`.
+
+    Raises:
+        FileNotFoundError: if the folder holds no tensordict.
+        OSError: if there is too little space.
+        ValueError: for another compression.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from tensordict import TensorDict, pack_memmap
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = TensorDict({"x": torch.arange(3)}, [3]).memmap(f"{folder}/data")
+        ...     TensorDict.load_memmap(pack_memmap(f"{folder}/data", f"{folder}/data.zip"))["x"].tolist()
+        [0, 1, 2]
+    """
+    path = os.path.abspath(archive_path)
+    pack(os.path.abspath(prefix), path, compression, compresslevel)
+    return pathlib.Path(path)
+
+
+def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> pathlib.Path:
+    """Write what an archive holds to a folder, in one step, after its checksums were compared; return the folder.
+
+    Args:
+        archive_path: the zip file.
+        prefix: the folder; a tensordict that is saved there is replaced.
+
+    Raises:
+        ValueError: if the file is no archive of a tensordict, or is damaged.
+        OSError: if there is too little space.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from tensordict import TensorDict, unpack_memmap
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = TensorDict({"x": torch.arange(3)}, [3]).memmap(f"{folder}/data.zip", archive=True)
+        ...     TensorDict.load_memmap(unpack_memmap(f"{folder}/data.zip", f"{folder}/data"))["x"].tolist()
+        [0, 1, 2]
+    """
+    path = os.path.abspath(prefix)
+    unpack(os.path.abspath(archive_path), path)
+    return pathlib.Path(path)
+
+
+def is_memmap_archive(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path is that of an archive of a tensordict.
+
+    Args:
+        path: any path.
+
+    Examples:
+        >>> from tensordict import is_memmap_archive
+        >>> is_memmap_archive("/no/such/file")
+        False
+    """
+    return is_archive(os.fspath(path))
 
 
 def from_dict(d: Mapping[Any, Any], **options: Any) -> TensorDict:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from tensordict.kinds.dense import TensorDict
 from tensordict.ops.persist import opened, stored
-from tensordict.ops.store import open_room
+from tensordict.ops.store import CONTENT, open_room
 from tensordict.storage import checksum, survey
+from tensordict.storage.archive import Directory, open_archive
 from tensordict.storage.arrays import FORMAT as ARRAYS_FORMAT
 from tensordict.storage.arrays import Arrays, Terms
 from tensordict.storage.consolidated import MAGIC, VERSION, damage, open_file
@@ -84,7 +85,9 @@ def home_at(path: str) -> str:
         with zipfile.ZipFile(path) as archive:
             if "zarr.json" in archive.namelist():
                 return "zarr"
-    raise ValueError(f"{path!r} holds no dataset: it is no consolidated file, HDF5 file or zarr store")
+            if META in archive.namelist():
+                return "archive"
+    raise ValueError(f"{path!r} holds no dataset: it is no consolidated file, archive, HDF5 file or zarr store")
 
 
 def _dtype(dtype: torch.dtype) -> str:
@@ -100,6 +103,9 @@ def _describe_folder(path: str) -> Contents:
     for node in survey.nodes(path):
         record = node.record
         if root is None:
+            if record.kind == "packed":
+                inner = _describe_consolidated(os.path.join(path, node.entries[CONTENT].file))
+                return replace(inner, home="folder", version=NEWEST)
             root = Contents("folder", record.cls or record.kind, FORMAT, record.batch, "one file a leaf")
         if not node.key and root.batch is None:
             root.batch = record.batch
@@ -147,7 +153,8 @@ def _verify_folder(path: str, watch: Watch) -> tuple[list[str], str]:
 def _describe_consolidated(path: str) -> Contents:
     room = open_file(path, "r")
     kind = room.meta.cls or room.meta.kind
-    return Contents("consolidated", kind, VERSION, room.meta.batch, "one file for all leaves", list(_walk(room, ())))
+    layout = "one file, the leaves of a row side by side" if room.layout else "one file for all leaves"
+    return Contents("consolidated", kind, VERSION, room.meta.batch, layout, list(_walk(room, ())))
 
 
 def _walk(room: Any, key: Key) -> Iterator[Holding]:
@@ -176,6 +183,31 @@ def _verify_consolidated(path: str, watch: Watch) -> tuple[list[str], str]:
     found = list(damage(open_file(path, "r", allow_pickle=False)))
     watch(os.path.basename(path))
     return found, "the description and all leaves have the checksums that were saved"
+
+
+# --- archives
+
+
+def _describe_archive(path: str) -> Contents:
+    room = open_archive(path)
+    kind = room.meta.cls or room.meta.kind
+    return Contents("archive", kind, FORMAT, room.meta.batch, "a zip file of a folder", list(_walk(room, ())))
+
+
+def _verify_archive(path: str, watch: Watch) -> tuple[list[str], str]:
+    found, source = [], Directory(path, "r")
+    for name in source.entries:
+        try:
+            source.check(name)
+        except ValueError as error:
+            found.append(str(error))
+        watch(name)
+    return found, f"{len(source.entries)} entries have the checksum that was saved"
+
+
+def _save_archive(node: Any, path: str, terms: Terms) -> None:
+    node.memmap(path, archive=True)
+    terms.watch(os.path.basename(path))
 
 
 # --- stores of arrays
@@ -302,6 +334,12 @@ HOMES: dict[str, Home] = {
         lambda path, allow_pickle: TensorDict.from_consolidated(path, mode="r", allow_pickle=allow_pickle),
         _save_consolidated,
     ),
+    "archive": Home(
+        _describe_archive,
+        _verify_archive,
+        lambda path, allow_pickle: TensorDict.load_memmap(path, mode="r", allow_pickle=allow_pickle),
+        _save_archive,
+    ),
     "h5": Home(
         _describe_arrays("h5"),
         _verify_arrays("h5"),
@@ -322,6 +360,8 @@ SUFFIXES = {
     ".hdf5": "h5",
     ".zarr": "zarr",
     ".zarr.zip": "zarr",
+    ".tdz": "archive",
+    ".zip": "archive",
     ".memmap": "consolidated",
     ".consolidated": "consolidated",
 }

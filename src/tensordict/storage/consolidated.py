@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from tensordict.storage import layout
-from tensordict.storage.base import Record, byte_count, padded, view
+from tensordict.storage.base import Child, Record, byte_count, padded, view
 from tensordict.storage.buffer import mark
 from tensordict.storage.layout import Entry
 from tensordict.storage.memmap import map_file
@@ -201,16 +201,15 @@ class Consolidated(Sealed):
         self.layout = found.get("layout", "")
         if self.layout not in LAYOUTS and self.layout != "":
             raise _wrong(self.path, "layout", "'rows'", self.layout)
-        kinds = list(self.keys().values())
-        self._runs = self._list(found, "leaves", kinds.count("leaf"))
-        self._nodes = self._list(found, "nodes", kinds.count("node"))
+        self._runs = self._by_key(found, "leaves", "leaf")
+        self._nodes = self._by_key(found, "nodes", "node")
         self._record = self._completed(record, found)
 
-    def _list(self, found: dict[str, Any], name: str, count: int) -> list[Any]:
-        value = found.get(name, [])
-        if type(value) is not list or len(value) != count:
-            raise _wrong(self.path, f"{name} of {self._at!r}", f"a list of {count}", value)
-        return value
+    def _by_key(self, found: dict[str, Any], name: str, kind: Child) -> dict[str, Any]:
+        value, keys = found.get(name, []), [key for key, one in self.keys().items() if one == kind]
+        if type(value) is not list or len(value) != len(keys):
+            raise _wrong(self.path, f"{name} of {self._at!r}", f"a list of {len(keys)}", value)
+        return dict(zip(keys, value))
 
     def _completed(self, record: Record, found: dict[str, Any]) -> Record:
         """Return the record with what a `meta.json` leaves to the parent, or to a file beside it."""
@@ -235,8 +234,7 @@ class Consolidated(Sealed):
 
     def _leaf(self, key: str, entry: Entry) -> Tensor:
         assert entry.dtype is not None
-        number = [name for name, kind in self.keys().items() if kind == "leaf"].index(key)
-        runs, where = self._runs[number], f"leaf {layout.shown((*self._at, key))}"
+        runs, where = self._runs[key], f"leaf {layout.shown((*self._at, key))}"
         if type(runs) is not list or len(runs) != 1 + entry.nested:
             raise _wrong(self.path, where, f"a list of {1 + entry.nested} runs", runs)
         if entry.nested:
@@ -250,8 +248,7 @@ class Consolidated(Sealed):
         return leaf
 
     def _node(self, key: str, entry: Entry) -> Consolidated:
-        number = [name for name, kind in self.keys().items() if kind == "node"].index(key)
-        return Consolidated(self._source, self._nodes[number], (*self._at, key))
+        return Consolidated(self._source, self._nodes[key], (*self._at, key))
 
 
 def open_file(path: str, mode: str, *, allow_pickle: bool = False) -> Consolidated:
@@ -305,8 +302,7 @@ def damage(node: Consolidated) -> Iterator[str]:
         if kind == "node":
             yield from damage(node.child(key))  # type: ignore[arg-type]
             continue
-        number = [name for name, kind in node.keys().items() if kind == "leaf"].index(key)
-        leaf, runs = node.read(key), node._runs[number]
+        leaf, runs = node.read(key), node._runs[key]
         pieces = [leaf] if not leaf.is_nested else [parts(leaf).values, parts(leaf).sizes]
         for piece, run in zip(pieces, runs, strict=True):
             found = f"{zlib.crc32(raw(piece)):08x}"

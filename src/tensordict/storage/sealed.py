@@ -69,20 +69,21 @@ class Sealed:
     def read(self, key: str) -> Tensor:
         leaf = self._leaves.get(key)
         if leaf is None:
-            require_key(
-                [key for key, kind in self.keys().items() if kind == "leaf"], key, f"the leaves of {self.path!r}"
-            )
-            leaf = self._leaves[key] = self._leaf(key, self._entries[key])
+            leaf = self._leaves[key] = self._leaf(key, self._require(key, "leaf"))
         return leaf
 
     def child(self, key: str) -> Sealed:
         child = self._children.get(key)
         if child is None:
-            require_key(
-                [key for key, kind in self.keys().items() if kind == "node"], key, f"the nodes of {self.path!r}"
-            )
-            child = self._children[key] = self._node(key, self._entries[key])
+            child = self._children[key] = self._node(key, self._require(key, "node"))
         return child
+
+    def _require(self, key: str, kind: Child) -> Entry:
+        entry = self._entries.get(key)
+        if entry is None or (entry.dtype is None) != (kind == "node"):
+            require_key([name for name, one in self.keys().items() if one == kind], key, f"{self.path!r} as a {kind}")
+        assert entry is not None
+        return entry
 
     def _leaf(self, key: str, entry: Entry) -> Tensor:
         raise NotImplementedError

@@ -153,12 +153,21 @@ def _with_rows(node: Sketch, count: int) -> Iterator[int]:
         yield from _with_rows(child, count)
 
 
-def pour(tensors: Sequence[Tensor], slots: Sequence[Slot], storage: torch.UntypedStorage) -> None:
-    """Copy tensors to their slots in a block."""
+def pour(tensors: Sequence[Tensor], slots: Sequence[Slot], storage: torch.UntypedStorage) -> list[Tensor]:
+    """Copy tensors to their slots in a block, and return those there."""
     room = [view(storage, slot.start, *spec_of(tensor), slot.stride) for tensor, slot in zip(tensors, slots)]
     with torch.no_grad():
         if room:
             torch._foreach_copy_(room, list(tensors))
+    return room
+
+
+def memory_of(sketch: Sketch) -> Laid:
+    """Return the place of a tree in a block of memory that its tensors were copied to."""
+    slots, total = arrange(sketch)
+    storage = torch.UntypedStorage(total)
+    pour(sketch.tensors, slots, storage)
+    return Laid(sketch, slots, storage)
 
 
 class Laid:
