@@ -99,6 +99,14 @@ def loader(**options: Any) -> Callable[..., Epoch]:
     return make
 
 
+def row_loader(data: dict[str, Any], batch: int, transform: bool, folder: str) -> Epoch:
+    from tensordict.data import Loader
+
+    stored = tensordict_of(data).consolidate(layout="rows")
+    made = Loader(stored, batch, shuffle=True, transform=slow if transform else None)
+    return lambda: made
+
+
 def dataloader(workers: int) -> Callable[..., Epoch]:
     def make(data: dict[str, Any], batch: int, transform: bool, folder: str) -> Epoch:
         from torch.utils.data import DataLoader
@@ -191,6 +199,7 @@ LINES: dict[str, tuple[str, Callable[..., Epoch]]] = {
     "`Loader`": ("this", loader()),
     "`Loader(workers=2)`": ("this", loader(workers=2)),
     "`Loader`, memory-mapped": ("this", mapped_loader),
+    "`Loader`, leaves of a row side by side": ("this", row_loader),
     '`Loader(workers="process")`': ("this", loader(workers="process")),
     "`DataLoader`, this package": ("this", dataloader(0)),
     "`DataLoader`, 2 workers, this package": ("this", dataloader(2)),

@@ -171,6 +171,7 @@ def test_a_pass_goes_on_exactly_with_other_ranks(size: int, shapes: tuple[int, .
         loaders = [Loader(data, batch, shuffle=True, workers=0, rank=r, world_size=world) for r in range(world)]
         for loader in loaders:
             loader.load_state_dict(state)
+            loader.set_epoch(0)
         return loaders
 
     def take(passing: list[Any]) -> None:
@@ -214,6 +215,26 @@ def test_the_state_counts_what_was_handed_out_and_no_more() -> None:
     assert loader.state_dict() == {"seed": 0, "epoch": 1, "position": 5}
     again = pickle.loads(pickle.dumps(loader))
     assert rows_of(again)[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_state_of_the_end_of_an_epoch_goes_on_with_the_next_one() -> None:
+    loader = Loader(table(), 5, shuffle=True)
+    want = [rows_of(loader) for _ in range(3)]
+    loader.set_epoch(1)
+    passing = iter(loader)
+    assert [next(passing)["row"].tolist() for _ in range(2)] == want[1]
+    state = loader.state_dict()
+    assert state == {"seed": 0, "epoch": 1, "position": 10}
+    assert rows_of(loader) == want[2]  # who counts the batches asks for none after the last
+    for chosen in (False, True):
+        again = Loader(table(), 5, shuffle=True)
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        if chosen:
+            again.set_epoch(1)
+            assert rows_of(again) == []
+            again.set_epoch(2)
+        assert rows_of(again) == want[2]
 
 
 @pytest.mark.parametrize(

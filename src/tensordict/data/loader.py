@@ -142,6 +142,7 @@ class Loader:
         self.prefetch = _whole("prefetch", prefetch, 1)
         self.rank, self.world_size = _check_ranks(rank, world_size)
         self._epoch, self._start = 0, 0
+        self._chosen = False  # whether the epoch of the next pass is, though nothing may be left of it
         self._progress: Progress | None = None
         self._pools: deque[Any] = deque()  # buffers that no pass uses
         self._helpers: deque[Any] = deque()  # and processes
@@ -169,7 +170,7 @@ class Loader:
             [2, 1]
         """
         epoch, start = self._next()
-        self._epoch, self._start = epoch, 0
+        self._epoch, self._start, self._chosen = epoch, 0, False
         progress = self._progress = Progress(epoch, self._schedule(start))
         return _deliver(self._source(progress), progress, Watch() if self.reuse_buffers == "check" else None)
 
@@ -192,7 +193,10 @@ class Loader:
             >>> loader.state_dict()
             {'seed': 0, 'epoch': 4, 'position': 0}
         """
-        if _whole("epoch", epoch, 0) != self._next()[0]:
+        _whole("epoch", epoch, 0)
+        if self._progress is None and epoch == self._epoch:
+            self._chosen = True
+        elif epoch != self._next()[0]:
             self._epoch, self._start, self._progress = epoch, 0, None
 
     def state_dict(self) -> dict[str, int]:
@@ -211,7 +215,9 @@ class Loader:
             >>> loader.state_dict()
             {'seed': 5, 'epoch': 0, 'position': 4}
         """
-        if self._progress is None or self._progress.finished:
+        if self._progress is None:
+            epoch, position = self._epoch, self._start
+        elif self._progress.finished:
             epoch, position = self._next()
         else:
             epoch, position = self._progress.epoch, self._progress.position
@@ -242,6 +248,7 @@ class Loader:
         if position > len(self.dataset):
             raise ValueError(f"the state has position {position}, but the dataset has {len(self.dataset)} rows")
         self.seed, self._epoch, self._start, self._progress = seed, epoch, position, None
+        self._chosen = False
 
     @property
     def stats(self) -> Stats:
@@ -275,8 +282,11 @@ class Loader:
 
     def _next(self) -> tuple[int, int]:
         """Return the epoch and the position of the next pass."""
-        done = self._progress is not None and self._progress.finished
-        return self._epoch + done, self._start
+        if self._progress is not None:  # whoever counts the batches does not ask for one after the last
+            return self._epoch + (self._progress.batches >= self._progress.schedule.count), 0
+        if self._start and self._start >= len(self.dataset) and not self._chosen:
+            return self._epoch + 1, 0
+        return self._epoch, self._start
 
     def _schedule(self, start: int) -> Schedule:
         rank, world = self.rank, self.world_size

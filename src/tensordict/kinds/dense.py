@@ -25,7 +25,7 @@ from tensordict.ops.rows import PRECISE, align
 from tensordict.ops.store import LOADERS, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.buffer import loose
-from tensordict.storage.gathers import is_plain
+from tensordict.storage.gathers import splits
 from tensordict.storage.guard import read_only
 from tensordict.storage.mapped import present
 from tensordict.storage.memmap import Handle, NestedHandle, packed, restore
@@ -333,7 +333,7 @@ class TensorDict(TensorDictBase):
                 mine[at] = theirs
 
     def _even(self) -> bool:
-        return all(is_plain(v) if isinstance(v, Tensor) else v._even() for v in self._dict.values())
+        return all(splits(v) if isinstance(v, Tensor) else v._even() for v in self._dict.values())
 
     def _into(self, reading: Any, out: Any) -> list[Call]:
         return steps(self, reading, out) if type(out) is TensorDict else super()._into(reading, out)

@@ -31,6 +31,11 @@ def is_plain(leaf: Any) -> bool:
     )
 
 
+def splits(leaf: Tensor) -> bool:
+    """Tell whether rows that were read together can be split again: not those of nested and sparse tensors."""
+    return leaf.layout is torch.strided and not leaf.is_nested
+
+
 def row_bytes(leaf: Tensor) -> int:
     """Return how many bytes a row of a plain leaf has."""
     return int(leaf.numel() // max(leaf.shape[0], 1) * leaf.itemsize) if leaf.numel() else 0
