@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from tensordict import TensorDict, lazy_stack
+from tensordict import TensorDict, lazy_stack, unpack_memmap
 
 KILLS = int(os.environ.get("TENSORDICT_KILLS", "2"))
 
@@ -87,6 +88,16 @@ def read_column(path: str) -> int:
     return int(found[0])
 
 
+def read_file(path: str) -> int:
+    return version(TensorDict.from_consolidated(path))
+
+
+def unpacked(path: str, value: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        dataset(value).memmap(f"{folder}/zip", archive=True)
+        unpack_memmap(f"{folder}/zip", path)
+
+
 def read_h5(path: str) -> int:
     with contextlib.closing(TensorDict.from_h5(path)) as stored:
         return version(stored.to_tensordict())
@@ -99,6 +110,11 @@ WRITERS = {
     "memmap_like": Writer(zeros, count_zeros),
     "from_schema": Writer(schema, count_zeros),
     "rows of strings": Writer(column, read_column),
+    "packed rows": Writer(lambda path, value: dataset(value).memmap(path, layout="rows"), loaded),
+    "consolidate": Writer(lambda path, value: dataset(value).consolidate(path), read_file),
+    "consolidated rows": Writer(lambda path, value: dataset(value).consolidate(path, layout="rows"), read_file),
+    "archive": Writer(lambda path, value: dataset(value).memmap(path, archive=True), loaded),
+    "unpack_memmap": Writer(unpacked, loaded),
     "to_h5": Writer(lambda path, value: plain(value).to_h5(path).close(), read_h5),
     "to_zarr": Writer(
         lambda path, value: plain(value).to_zarr(path), lambda path: version(TensorDict.from_zarr(path).to_tensordict())

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from tensordict import TensorDict
-from tensordict.storage import disk, saving
+from tensordict.storage import disk, saving, stream
 
 Call = tuple[str, tuple[Any, ...]]
 IDEAS = ("all", "lost", "zeros", "names")
@@ -34,7 +34,10 @@ def dataset(value: int) -> TensorDict:
 
 
 def version(path: Path) -> int:
-    td = TensorDict.load_memmap(path)
+    return version_of(TensorDict.load_memmap(path))
+
+
+def version_of(td: TensorDict) -> int:
     found = {value for key in ("x", ("n", "y"), ("n", "z")) for value in td[key].unique().tolist()}
     assert found == {int(td["name"])}, f"a mixture of {found} and {td['name']}"
     return int(td["name"])
@@ -230,6 +233,34 @@ def test_every_prefix_of_a_first_save_is_nothing_or_the_new(monkeypatch: pytest.
             seen.append(0)
     assert set(seen) == {0, 2}
     assert seen[-len(IDEAS) :] == [2] * len(IDEAS), "when the call returns it is on the disk"
+
+
+def consolidated(path: Path) -> int:
+    return version_of(TensorDict.from_consolidated(path))
+
+
+@pytest.mark.parametrize(
+    "write, read, sweep",
+    [
+        (lambda td, path: td.consolidate(path), consolidated, stream.sweep),
+        (lambda td, path: td.consolidate(path, layout="rows"), consolidated, stream.sweep),
+        (lambda td, path: td.memmap(path, layout="rows"), version, saving.sweep),
+    ],
+    ids=["consolidate", "consolidated rows", "packed rows"],
+)
+def test_every_prefix_of_one_file_is_the_old_or_the_new(
+    write: Any, read: Any, sweep: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    puts = [lambda root, value=value: write(dataset(value), root / "data") for value in (1, 2)]
+    root, calls, old = recorded(monkeypatch, tmp_path, *puts)
+    seen: dict[str, list[int]] = {idea: [] for idea in IDEAS}
+    for number, (what, copy) in enumerate(prefixes(root, calls, old, tmp_path)):
+        seen[IDEAS[number % len(IDEAS)]].append(read(copy / "data"))
+        sweep(str(copy), "data", str(copy / "data"))
+        assert os.listdir(copy) == ["data"], what
+    for idea in IDEAS:
+        assert set(seen[idea]) == {1, 2}, "when the call returns it is on the disk"
+        assert seen[idea] == sorted(seen[idea]), "what was saved stays saved"
 
 
 def test_every_prefix_where_names_cannot_be_exchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def new_file(path: str, nbytes: int) -> Iterator[Stream]:
     folder, name = os.path.split(path)
     require_space(folder, nbytes, repr(path))
     with disk.held(folder):  # no other writer takes what is not locked yet for a leftover
-        _sweep(folder, name)
+        sweep(folder, name)
         temporary = os.path.join(folder, f"{MARK}{secrets.token_hex(8)}-{_short(name)}")
         descriptor = disk.create(temporary)
         disk.lock(descriptor)
@@ -83,7 +83,7 @@ def _short(name: str) -> str:
     return name if len(os.fsencode(name)) <= 100 else f"{zlib.crc32(os.fsencode(name)):08x}"
 
 
-def _sweep(folder: str, name: str) -> None:
+def sweep(folder: str, name: str, _: str = "") -> None:
     """Remove what dead writers of a file left beside it."""
     start, end = len(MARK) + 16, f"-{_short(name)}"
     for other in os.listdir(folder):
