@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tensordict.aliases import DeviceLike
-from tensordict.ops.store import Store, open_room
+from tensordict.ops.store import Store, open_tree
 from tensordict.storage.buffer import is_block
 from tensordict.storage.consolidated import draft, open_file, write_file
 from tensordict.storage.memmap import map_file
@@ -135,7 +135,7 @@ class Consolidate(Store):
             raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
         path = os.fspath(filename)
         chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
-        return cls._received(open_room(open_file(path, chosen, allow_pickle=bool(allow_pickle))))
+        return cls._received(open_tree(open_file(path, chosen, allow_pickle=bool(allow_pickle))))
 
 
 def _owners(node: Sketch) -> Iterator[Tensor]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict import errors, keys
 from tensordict.aliases import DeviceLike, NestedKey
 from tensordict.core.facts import Facts
-from tensordict.ops.store import open_room, unpacked
+from tensordict.ops.store import open_tree, unpacked
 from tensordict.storage import checksum
 from tensordict.storage.archive import open_archive
 from tensordict.storage.folder import Folder
@@ -76,11 +76,11 @@ class Load(Facts):
         def opened() -> Any:
             if verify:
                 checksum.check(path)
-            return open_room(_below(Folder(path, chosen, allow_pickle=bool(allow_pickle)), below))
+            return open_tree(_below(Folder(path, chosen, allow_pickle=bool(allow_pickle)), below))
 
         if os.path.isfile(path):
             room = open_archive(path, mode or "r", allow_pickle=bool(allow_pickle), verify=verify)
-            node: Any = cls._received(open_room(_below(room, below)))
+            node: Any = cls._received(open_tree(_below(room, below)))
         else:
             node = cls._received(steadily(path, opened))
         node = node if device is None else node.to(device, non_blocking=non_blocking)

@@ -348,6 +348,14 @@ def node_home(room: Any, kind: str) -> NodeHome | None:
     return NodeHome(getattr(room, "kind", kind), **about)
 
 
+def open_tree(room: Any) -> Any:
+    """Return the tree whose root lies in a room; raise ValueError if it is too deep to be opened."""
+    try:
+        return open_room(room)
+    except RecursionError:
+        raise ValueError(f"{room.path!r} holds a tree that is nested too deep to be opened") from None
+
+
 def open_room(room: Any) -> Any:
     """Return the node that lies in a room."""
     kind = room.meta.kind if room.resident or not room.is_plain() else "persistent"

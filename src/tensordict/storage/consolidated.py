@@ -213,12 +213,10 @@ class Consolidated(Sealed):
 
     def _completed(self, record: Record, found: dict[str, Any]) -> Record:
         """Return the record with what a `meta.json` leaves to the parent, or to a file beside it."""
-        batch, device = found.get("batch"), found.get("device")
+        batch, device = found.get("batch"), layout.device_name(found.get("device"), self.path)
         if batch is not None:
             batch = layout.sizes(batch, self.path, "batch")
-        if device is not None and not isinstance(device, str):
-            raise _wrong(self.path, "device", "a string", device)
-        record = replace(record, batch=batch, device=device)
+        record = replace(record, batch=record.batch if batch is None else batch, device=device)
         if layout.pickle_of(found["meta"]) is None or not record.kind.startswith("non-tensor"):
             return record
         if not self._source.allow_pickle:

@@ -191,10 +191,20 @@ def sizes(value: Any, path: str, entry: str) -> tuple[int, ...]:
     return tuple(value)
 
 
+def device_name(value: Any, path: str) -> str | None:
+    """Return the name of a device, or None; raise ValueError for what is neither."""
+    try:
+        return None if value is None else str(torch.device(value if isinstance(value, str) else ""))
+    except RuntimeError:
+        raise _wrong(path, "device", "the name of a device", value) from None
+
+
 def _dense(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
-    batch, device, names = sizes(raw.get("shape"), path, "shape"), raw.get("device"), raw.get("_names")
-    if device is not None and not isinstance(device, str):
-        raise _wrong(path, "device", "a string", device)
+    batch, device, names = (
+        sizes(raw.get("shape"), path, "shape"),
+        device_name(raw.get("device"), path),
+        raw.get("_names"),
+    )
     if isinstance(names, dict):
         names = None
     if names is not None and (
