@@ -148,7 +148,7 @@ PackLayout(keys,shapes,dim,nested,device)
 PersistentTensorDict(batch_size,filename,group,mode,backend,device,validate_batch_size,non_tensor_as_stack,allow_pickle)
 TensorAttrs(batch_size,device,names) TensorClass() TensorCollection()
 TensorDict(source,batch_size,device,names,non_blocking,lock) TensorDictBase() TypedTensorDict()
-UnbatchedTensor(data,batch_size) WorkerError __version__
+RayExecutor(options) UnbatchedTensor(data,batch_size) WorkerError __version__
 assert_allclose_td(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix)
 assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix) capture_non_tensor_stack(allow_none)
 cat(input,dim,out) collate(batch,pad_keys,nested_keys,mask_key,padding_side,pad_to_multiple_of,cat_dim)

@@ -16,7 +16,7 @@ from tensordict.kinds.unbatched import UnbatchedTensor
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.pack import PackLayout
-from tensordict.ops.parallel import WorkerError
+from tensordict.ops.parallel import RayExecutor, WorkerError
 from tensordict.roof import transport as transport
 from tensordict.roof import trees as trees
 from tensordict.roof.collate import collate
@@ -79,6 +79,7 @@ __all__ = [
     "NonTensorStack",
     "PackLayout",
     "PersistentTensorDict",
+    "RayExecutor",
     "TensorAttrs",
     "TensorClass",
     "TensorCollection",

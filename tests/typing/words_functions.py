@@ -25,6 +25,7 @@ from tensordict import (
     NonTensorStack,
     PackLayout,
     PersistentTensorDict,
+    RayExecutor,
     TensorAttrs,
     TensorClass,
     TensorCollection,
@@ -117,6 +118,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(isinstance(td, TensorDictBase), bool)
     assert_type(UnbatchedTensor([1.0]), UnbatchedTensor)
     assert_type(WorkerError(), WorkerError)
+    assert_type(RayExecutor(num_cpus=1), RayExecutor)
     assert_type(Loader(TensorDict({"x": torch.zeros(2)}, [2]), 2, shuffle=Blocks(2)), Loader)
     assert_type(Loader(TensorDict({"x": torch.zeros(2)}, [2]), 2).stats, Stats)
     assert_type(Permutation(3).size, int)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .cluster import RayExecutor
 from .mapper import iter_map, run_map
 from .wire import WorkerError
 
-__all__ = ["WorkerError", "iter_map", "run_map"]
+__all__ = ["RayExecutor", "WorkerError", "iter_map", "run_map"]

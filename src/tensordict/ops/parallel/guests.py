@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing.pool
+import os
 import pickle
 import queue
 import threading
@@ -36,6 +37,7 @@ from .wire import WorkerError, answer, dumps, loads, open_answer, split, split_b
 LOOKAHEAD = 2  # chunks per worker that an executor may hold
 LOOK = 0.2  # seconds between two looks at the workers of a pool
 HANDLE = 1 << 14  # bytes; a pickled source of at most this size is its name, or as good as one
+_COPY = b""  # instead of rows: take them from the job, and copy them, since an object store is read only
 KEPT = 2  # jobs that a worker keeps open
 
 AnyPool = Any  # a `multiprocessing.pool.Pool` or a `concurrent.futures.Executor`, and what answers to the same words
@@ -88,7 +90,7 @@ class Guests:
         self._progress = time.monotonic()
         self._staff = _Staff(pool)
         self._by_value = not knows_main(pool)
-        self._rows_travel = False
+        self._rows_travel = self._stored = False
         self._shared = not self._by_value and _is_shared(job.source)
         self._ticket = None if is_threads(pool) else self._make_ticket()
 
@@ -122,6 +124,7 @@ class Guests:
         done: Done = []
         while (self._tasks and not done) or not self._done.empty():
             try:
+                self._staff.lost()
                 task, result, error = self._done.get(timeout=self._patience()) if block else self._done.get_nowait()
             except queue.Empty:
                 if not block:
@@ -129,6 +132,7 @@ class Guests:
                 self._check()
                 continue
             self._progress = time.monotonic()
+            task.future = None  # it knows the task too: a circle would keep the result in the cluster
             if error is not None:
                 self._lose(task, error)
             elif self._tasks.pop(task.number, None) is not None:
@@ -143,17 +147,17 @@ class Guests:
 
     def _make_ticket(self) -> Ticket:
         """Pickle the job; without its source when that is no handle, unless the pool has a place for it."""
-        light = split_by_value if self._by_value else split
-        name, put = uuid.uuid4().hex, getattr(self._pool, "put", None)
-        if put is not None:
-            head, parts = self._guarded(light, self._job)
-            return Ticket(name, put([np.frombuffer(part, np.uint8) for part in (head, *parts)]))
-        content = None if self._shared else self._guarded(self._dumps, self._job)
-        if content is None or len(content) > HANDLE:
-            without = self._guarded(self._dumps, replace(self._job, source=None))
-            self._rows_travel = content is None or len(content) - len(without) > HANDLE
-            content = without if self._rows_travel else content
-        return Ticket(name, content)
+        name = uuid.uuid4().hex
+        without = self._guarded(self._dumps, replace(self._job, source=None))
+        if not self._shared:
+            head, parts = self._guarded(split_by_value if self._by_value else split, self._job)
+            if len(head) - len(without) + sum(part.nbytes for part in parts) <= HANDLE:
+                return Ticket(name, self._guarded(self._dumps, self._job) if parts else bytes(head))
+            if hasattr(self._pool, "put"):
+                self._stored = True
+                return Ticket(name, self._pool.put([np.frombuffer(part, np.uint8) for part in (head, *parts)]))
+        self._rows_travel = True
+        return Ticket(name, without)
 
     def _dumps(self, value: object) -> bytes:
         return bytes(dumps(value, by_value=self._by_value))
@@ -172,7 +176,7 @@ class Guests:
     def _rows(self, chunk: Chunk) -> Any:
         """Return what a task carries of the source: nothing, bytes, or for shared memory the rows, as handles."""
         if not self._rows_travel:
-            return None
+            return _COPY if self._stored else None
         taken = self._job.take(chunk)
         return taken if self._shared else self._dumps(taken)
 
@@ -220,8 +224,8 @@ class Guests:
 
     def _patience(self) -> float:
         if self._timeout is None:
-            return LOOK
-        return min(LOOK, max(0.001, self._progress + self._timeout - time.monotonic()))
+            return self._staff.look
+        return min(self._staff.look, max(0.001, self._progress + self._timeout - time.monotonic()))
 
     def _check(self) -> None:
         oldest = self._job.label(min(self._tasks))
@@ -239,17 +243,20 @@ class _Staff:
         known = isinstance(pool, multiprocessing.pool.Pool) and not is_threads(pool)
         self._pool = pool if known else None
         self._seen: dict[int, Any] = {}
+        self._retires = known and pool._maxtasksperchild is not None
+        # one that retires leaves with exit code 0, so each must be seen before it goes: none lives for so short
+        self.look = LOOK / 100 if self._retires else LOOK
+        self._dead = False
         self.lost()
 
     def lost(self) -> bool:
-        """Say whether one has died since the last look; one that has done its share leaves with exit code 0."""
-        if self._pool is None:
-            return False
-        present = {id(process): process for process in list(self._pool._pool)}
-        gone = [process for key, process in self._seen.items() if key not in present]
-        self._seen = present
-        retires = self._pool._maxtasksperchild is not None
-        return any(not retires or process.exitcode for process in gone)
+        """Say whether one has died since the first look."""
+        if self._pool is not None:
+            present = {id(process): process for process in list(self._pool._pool)}
+            gone = [process for key, process in self._seen.items() if key not in present]
+            self._seen = present
+            self._dead = self._dead or any(not self._retires or process.exitcode for process in gone)
+        return self._dead
 
 
 def _error_of(future: Any) -> BaseException | None:
@@ -264,6 +271,17 @@ _jobs: OrderedDict[str, Job] = OrderedDict()
 _opening = threading.Lock()
 
 
+# OpenMP keeps its team per thread. In a forked process the main thread believes in a team that was not copied, and its
+# first parallel loop would wait for ever; another thread makes a team of its own.
+_aside: list[concurrent.futures.ThreadPoolExecutor] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _aside.__setitem__(slice(None), [_one_thread()]))
+
+
+def _one_thread() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(1)
+
+
 def _run_guest(name: str, content: Any, chunk: Chunk, rows: Any, by_value: bool) -> bytes:
     """Answer one chunk in a worker of the user's."""
 
@@ -272,18 +290,18 @@ def _run_guest(name: str, content: Any, chunk: Chunk, rows: Any, by_value: bool)
 
     def run() -> Any:
         job = _open_job(name, content)
-        if rows is not None:
-            taken = loads(rows) if isinstance(rows, bytes) else rows
+        if rows is None or (isinstance(rows, bytes) and rows == _COPY):
+            taken = job.take(there) if rows is None else job.take(there).clone()
         else:
-            taken = job.take(there)
-            if not isinstance(content, bytes):  # an object store is read only
-                taken = taken.clone()
+            taken = loads(rows) if isinstance(rows, bytes) else rows
         return job.finish(there, taken)
 
     there = chunk
     if chunk.rows is not None:
         there = chunk._replace(rows=torch.frombuffer(bytearray(chunk.rows), dtype=torch.int64))
-    data: bytes = answer(run, lambda: f"chunk {chunk.number}", pack)
+    call = partial(answer, run, lambda: f"chunk {chunk.number}", pack)
+    in_team = _aside and torch.get_num_threads() > 1
+    data: bytes = _aside[0].submit(call).result() if in_team else call()
     return data
 
 

@@ -45,8 +45,11 @@ class Job:
 
     def finish(self, chunk: Chunk, rows: Any) -> Any:
         """Call the function on the rows; with an ``out``, write the result there and return None."""
-        with seeded(self.seed, chunk.number):
+        if self.seed is None:
             result = self.fn(rows)
+        else:
+            with seeded(self.seed, chunk.number):
+                result = self.fn(rows)
         if self.out is None or result is None:
             return result
         write_rows(self.out, self.plan, chunk, result)

@@ -42,7 +42,7 @@ def seed_worker(base: int, index: int) -> None:
 
 
 @contextlib.contextmanager
-def seeded(seed: int | None, number: int) -> Iterator[None]:
+def seeded(seed: int, number: int) -> Iterator[None]:
     """Run a block with torch, NumPy and ``random`` seeded from (seed, number), then give them back as they were.
 
     Example:
@@ -52,9 +52,6 @@ def seeded(seed: int | None, number: int) -> Iterator[None]:
         ...     print(bool(torch.rand(()) == first))
         True
     """
-    if seed is None:
-        yield
-        return
     with _turns[0]:
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()
         # The sequence mixes its numbers, so near seeds and near chunks have nothing in common.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -125,6 +126,7 @@ def _die_with_parent() -> None:
 def _work(pipe: Any, parcel: Parcel, setup: Setup, index: int) -> None:
     """Answer chunks until the pipe ends or breaks: the parent has no more, or is gone."""
     torch.set_num_threads(setup.threads)
+    gc.freeze()  # what a forked process inherited is no garbage: to look at it copies it
     with contextlib.suppress(EOFError, OSError), contextlib.closing(Link(pipe)) as link:
         link.say(HELLO)
         try:

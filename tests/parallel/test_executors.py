@@ -1,0 +1,198 @@
+"""Every pool and executor: the same results, the same errors, and what each does about a worker that is killed."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib.util
+import multiprocessing.pool
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import parallel_work as work
+import pytest
+import torch
+
+from tensordict import TensorDict, WorkerError
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+FORK = multiprocessing.get_context("fork")
+
+
+@contextlib.contextmanager
+def loky() -> Iterator[Any]:
+    executor = pytest.importorskip("loky").ProcessPoolExecutor(2)
+    yield executor
+    executor.shutdown(kill_workers=True)
+
+
+@contextlib.contextmanager
+def dask() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    where = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(**where) as cluster, distributed.Client(cluster) as client:
+        yield client.get_executor()
+
+
+MAKERS: dict[str, Any] = {
+    "multiprocessing": lambda: FORK.Pool(2),
+    "processes": lambda: concurrent.futures.ProcessPoolExecutor(2, FORK),
+    "threads": lambda: concurrent.futures.ThreadPoolExecutor(2),
+    "thread pool": lambda: multiprocessing.pool.ThreadPool(2),
+    "loky": loky,
+    "dask": dask,
+}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def pool(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with MAKERS[request.param]() as made:
+        yield made
+
+
+def plus(td: Any) -> Any:
+    return TensorDict({"x": td["x"] + 1}, batch_size=td.batch_size)
+
+
+def draw(td: Any) -> Any:
+    return torch.rand(len(td))
+
+
+def fail_at_four(td: Any) -> Any:
+    if 4 in td["x"].flatten().tolist():
+        raise KeyError("no such row")
+    return td
+
+
+def kill_once(td: Any, mark: str) -> Any:
+    if not os.path.exists(mark):
+        pathlib.Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plus(td)
+
+
+def dawdle(td: Any) -> Any:
+    time.sleep(1.0)
+
+
+def small(path: Any) -> Any:
+    return TensorDict({"x": torch.arange(12).view(6, 2)}, [6])
+
+
+def large(path: Any) -> Any:
+    return TensorDict({"x": torch.arange(60_000).view(6, 10_000)}, [6])
+
+
+def mapped(path: Any) -> Any:
+    return large(path).memmap_(path / "data")
+
+
+def shared(path: Any) -> Any:
+    return large(path).share_memory_()
+
+
+SOURCES = [small, large, mapped, shared]
+
+
+@pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
+def test_every_pool_gives_the_same_for_every_source(make: Any, pool: Any, tmp_path: pathlib.Path) -> None:
+    td = make(tmp_path)
+    with work.within(30):
+        assert torch.equal(td.map(plus, pool=pool, chunksize=4)["x"], td["x"] + 1)
+        rows = list(td.map_iter(plus, pool=pool, chunksize=0))
+        assert torch.equal(torch.stack(rows)["x"], td["x"] + 1)
+        parts = list(td.map_iter(plus, pool=pool, chunksize=4, shuffle=True, seed=3))
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(3))
+        assert sorted(len(part) for part in parts) == [2, 4]
+        first, second = sorted(parts, key=len, reverse=True)
+        assert torch.equal(torch.cat([first, second])["x"], td["x"][order] + 1)
+
+
+@pytest.mark.parametrize("place", ["memory", "shared", "memmap", "files"])
+def test_every_pool_fills_an_out_wherever_it_lies(place: str, pool: Any, tmp_path: pathlib.Path) -> None:
+    td, out = large(tmp_path), TensorDict({"x": torch.zeros(6, 10_000, dtype=torch.long)}, [6])
+    if place == "shared":
+        out.share_memory_()
+    elif place != "memory":
+        out.memmap_(tmp_path / "out" if place == "files" else None)
+    with work.within(30):
+        assert td.map(plus, pool=pool, chunksize=4, out=out) is out
+    assert torch.equal(out["x"], td["x"] + 1)
+    if place == "files":
+        assert torch.equal(TensorDict.load_memmap(tmp_path / "out")["x"], td["x"] + 1)
+
+
+def test_a_seed_gives_every_pool_the_numbers_of_the_calling_process(pool: Any) -> None:
+    td = small(None)
+    before = torch.get_rng_state()
+    alone = td.map(draw, num_workers=0, chunksize=1, seed=7)
+    with work.within(30):
+        assert torch.equal(td.map(draw, pool=pool, chunksize=1, seed=7), alone)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_error_of_the_function_arrives_with_its_type_and_its_chunk(pool: Any) -> None:
+    with work.within(30), pytest.raises(KeyError, match="no such row") as caught:
+        small(None).map(fail_at_four, pool=pool, chunksize=2)
+    told = str(caught.value.__cause__) + "".join(getattr(caught.value, "__notes__", []))
+    assert "at chunk 1 (rows 2:4 of dim 0)" in told or sys.version_info < (3, 11)
+    assert torch.equal(small(None).map(plus, pool=pool)["x"], small(None)["x"] + 1), "the pool still works"
+
+
+def test_a_pool_that_gives_no_sign_for_too_long_is_an_error(pool: Any) -> None:
+    with work.within(30), pytest.raises(TimeoutError, match=r"the oldest under way is chunk 0 \(rows 0:6"):
+        small(None).map(dawdle, pool=pool, chunksize=6, timeout=0.2)
+
+
+def test_what_standard_processes_cannot_unpickle_is_refused_at_once() -> None:
+    for name in ("multiprocessing", "processes"):
+        with MAKERS[name]() as made, pytest.raises(pickle.PicklingError, match="top level of a module"):
+            small(None).map(lambda td: td, pool=made)
+    with pytest.raises(TypeError, match=r"pool must be .* got 3 of type int"):
+        small(None).map(plus, pool=3)
+
+
+def test_by_value_executors_take_lambdas() -> None:
+    with loky() as made, work.within(30):
+        assert torch.equal(small(None).map(lambda td: td["x"] * 2, pool=made, chunksize=2), small(None)["x"] * 2)
+
+
+@pytest.mark.parametrize("name", ["multiprocessing", "processes", "loky"])
+def test_a_killed_worker_of_a_pool_is_an_error(name: str, tmp_path: pathlib.Path) -> None:
+    fn = partial(kill_once, mark=str(tmp_path / "mark"))
+    with MAKERS[name]() as made, work.within(30), pytest.raises(WorkerError, match=r"chunk \d \(rows"):
+        small(None).map(fn, pool=made, chunksize=1)
+
+
+def test_a_killed_worker_of_a_pool_that_retires_its_workers_is_an_error(tmp_path: pathlib.Path) -> None:
+    td = small(None)
+    with FORK.Pool(2, maxtasksperchild=1) as made, work.within(30):
+        assert torch.equal(td.map(plus, pool=made, chunksize=1)["x"], td["x"] + 1)
+        with pytest.raises(WorkerError, match=r"chunk \d \(rows"):
+            td.map(partial(kill_once, mark=str(tmp_path / "mark")), pool=made, chunksize=1)
+
+
+def run_example(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="needs the extra dask")
+def test_the_example_for_dask_is_right_though_a_worker_is_killed() -> None:
+    assert "no shared path: right" in run_example("cluster_dask.py", "--kill")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray")
+@pytest.mark.parametrize("arguments", [(), ("--kill",)])
+def test_the_example_for_ray_is_right_though_a_worker_is_killed(arguments: tuple[str, ...]) -> None:
+    assert "no shared path: right" in run_example("cluster_ray.py", *arguments)
