@@ -23,15 +23,19 @@ class RayExecutor(concurrent.futures.Executor):
         ...     return td.map(torch.square, pool=RayExecutor(num_cpus=1), chunksize=100)
 
     Raises:
-        ImportError: Ray is not installed; ``pip install tensordict[ray]`` brings it.
+        ImportError: at the first use, if Ray is not installed; ``pip install tensordict[ray]`` brings it.
     """
 
     def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    @functools.cached_property
+    def _ray(self) -> Any:
         import ray
 
-        self._ray, self._options = ray, options
         if not ray.is_initialized():
             ray.init()
+        return ray
 
     @property
     def size(self) -> int:
