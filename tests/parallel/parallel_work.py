@@ -36,10 +36,11 @@ def within(seconds: float) -> Iterator[None]:
 
 
 class OddError(Exception):
-    """Cannot be rebuilt from its args."""
+    """Cannot be rebuilt from its args, nor pickled in another way."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} and {second}")
+        self.unpicklable = lambda: 0
 
 
 class NotLoadable:
