@@ -299,6 +299,17 @@ def test_shared_memory_is_one_block_strings_included() -> None:
     assert_alike(other.exclude("x"), tree().exclude("x"))
 
 
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_a_plain_pickle_of_shared_memory_is_not_shared(protocol: int) -> None:
+    for node in (tree().share_memory_(), tree().consolidate(share_memory=True), tree().consolidate(layout="rows")):
+        copy = pickle.loads(pickle.dumps(node, protocol=protocol))
+        assert not copy.is_shared()
+        copy["x"].fill_(7)
+        copy[[0, 1]].zero_()
+        assert_alike(node, tree())
+        assert pickle.loads(ForkingPickler.dumps(node)).is_shared() is node.is_shared()
+
+
 def test_hundreds_of_leaves_cross_as_one_descriptor() -> None:
     td = TensorDict({str(at): torch.full((4,), float(at)) for at in range(400)}, [4]).consolidate(share_memory=True)
     other = pickle.loads(ForkingPickler.dumps(td))
@@ -392,6 +403,14 @@ def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
         from_consolidated(path)
     with pytest.raises(FileNotFoundError):
         from_consolidated(tmp_path / "nothing")
+
+
+def test_verify_finds_a_leaf_that_changed(tmp_path: Path) -> None:
+    tree().consolidate(tmp_path / "file")
+    assert_alike(from_consolidated(tmp_path / "file", verify=True, allow_pickle=True), tree())
+    from_consolidated(tmp_path / "file", allow_pickle=True)["n", "y"].add_(1)
+    with pytest.raises(ValueError, match=r"\('n', 'y'\).*file.*CRC-32"):
+        from_consolidated(tmp_path / "file", verify=True, allow_pickle=True)
 
 
 def described(path: Path, change: Callable[[Any], object]) -> Path:

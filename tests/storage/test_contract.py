@@ -13,12 +13,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
+from tensordict.storage.archive import open_archive, write_archive
 from tensordict.storage.arrays import Arrays, Slot
 from tensordict.storage.base import Backend, Record, spec_of
+from tensordict.storage.consolidated import draft, open_file, write_file
 from tensordict.storage.folder import Folder
 from tensordict.storage.hdf5 import HDF5
 from tensordict.storage.memmap import home_of, temporary
 from tensordict.storage.memory import is_shared, memory
+from tensordict.storage.sealed import Sealed
+from tensordict.storage.sketch import Sketch
 from tensordict.storage.zarr import Zarr
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -225,3 +229,91 @@ class TestEveryBackend:
             assert home.mode == "r+"
             assert home_of(leaf[1:].t()) is home
             assert home.leaf_at(leaf[3].storage_offset() * leaf.itemsize) == (0, (4, 2))
+
+
+SEALED = ["consolidated", "rows", "archive", "compressed"]
+
+
+@pytest.fixture(params=SEALED)
+def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Sketch, str], Sealed]:
+    """A function that writes a sketched tree to one file and opens it."""
+    counter = itertools.count()
+
+    def written(tree: Sketch, mode: str) -> Sealed:
+        path = str(tmp_path / str(next(counter)))
+        if request.param in ("archive", "compressed"):
+            write_archive(path, tree, "deflate" if request.param == "compressed" else None)
+            return open_archive(path, mode)
+        layout = "rows" if request.param == "rows" and tree.meta.batch else None
+        write_file(path, draft(tree, layout))
+        return open_file(path, mode)
+
+    return written
+
+
+class TestEveryTreeInOneFile:
+    @some_settings
+    @given(st.lists(tensors, max_size=5), st.integers(0, 4))
+    def test_what_is_written_is_read(
+        self, sealed: Callable[[Sketch, str], Sealed], values: list[Tensor], rows: int
+    ) -> None:
+        tree = Sketch()
+        tree.meta = Record("dense", (rows,))
+        child = tree.child("inner")
+        child.meta = Record("dense", (rows, 1))
+        for place, value in enumerate(values):
+            (child if place % 2 else tree).write(str(place), value.expand(rows, *value.shape))
+        node = sealed(tree, "r")
+        assert list(node.keys()) == list(tree.keys())
+        assert (node.meta.batch, node.child("inner").meta.batch) == ((rows,), (rows, 1))
+        for place, value in enumerate(values):
+            at = node.child("inner") if place % 2 else node
+            assert same(at.read(str(place)), value.expand(rows, *value.shape))
+            assert at.read(str(place)) is at.read(str(place))
+            assert type(at.read(str(place))) is Tensor
+
+    def test_every_key_is_kept_apart_and_in_order(self, sealed: Callable[[Sketch, str], Sealed]) -> None:
+        tree = Sketch()
+        tree.meta = Record("dense", ())
+        for place, key in enumerate(KEYS):
+            tree.write(key, torch.tensor(place)) if place % 2 else None
+            if not place % 2:
+                child = tree.child(key)
+                child.write("x", torch.tensor(place))
+                child.meta = Record("dense", ())
+        node = sealed(tree, "r")
+        assert node.keys() == {key: "leaf" if place % 2 else "node" for place, key in enumerate(KEYS)}
+        assert list(node.keys()) == KEYS
+        found = [node.read(key) if place % 2 else node.child(key).read("x") for place, key in enumerate(KEYS)]
+        assert [leaf.item() for leaf in found] == list(range(len(KEYS)))
+
+    @pytest.mark.parametrize("mode", ["r", "r+"])
+    def test_keys_and_shapes_stay_as_they_are(self, sealed: Callable[[Sketch, str], Sealed], mode: str) -> None:
+        tree = Sketch()
+        tree.write("x", torch.arange(3))
+        tree.child("node").meta = Record("dense", ())
+        tree.meta = Record("dense", (3,), names=("time",))
+        try:
+            node = sealed(tree, mode)
+            leaf = node.read("x")
+        except ValueError:  # what is compressed cannot be written in its place
+            assert mode == "r+"
+            return
+        assert (node.resident, node.writable, node.row_reads) == (True, False, True)
+        assert (node.meta.kind, node.meta.batch, node.meta.names) == ("dense", (3,), ("time",))
+        calls: list[Callable[[], object]] = [
+            lambda: node.create("y", (3,), torch.float32),
+            lambda: node.write("x", torch.zeros(3)),
+            lambda: node.delete("x"),
+            lambda: node.reserve([((3,), torch.float32)]),
+            lambda: setattr(node, "meta", Record("dense", ())),
+        ]
+        for call in calls:
+            with pytest.raises(PermissionError, match=r"holds the whole tree in one file"):
+                call()
+        for call in (lambda: node.read("node"), lambda: node.child("x"), lambda: node.read("?")):
+            with pytest.raises(KeyError, match="it has"):
+                call()
+        home = home_of(leaf)
+        assert home is None or (home.path, home.mode) == (node.path, mode)
+        assert home is None or home.leaf_at(leaf.storage_offset() * leaf.itemsize) == (leaf.storage_offset() * 8, (3,))

@@ -209,6 +209,9 @@ def test_a_folder_of_packed_rows_keeps_what_it_should(tmp_path: Path) -> None:
     assert_alike(from_consolidated(tmp_path / "content.memmap"), td)
     got = TensorDict.load_memmap(tmp_path)
     assert (got.is_memmap(), got.saved_path) == (True, str(tmp_path))
+    for packed in (got, td.memmap(layout="rows")):
+        assert packed["n", "deep", "y"][3:].parent_shape == (ROWS, 2, 3)
+        assert packed["flag"][4].parent_shape == (ROWS,)
     before = (tmp_path / "content.memmap").read_bytes()
     for write in (lambda: got.get("word").__setitem__(0, "z"), lambda: got["point"].set_at_("tag", "z", 0)):
         with pytest.raises(PermissionError, match="grow"):

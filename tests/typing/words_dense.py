@@ -223,6 +223,8 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.maybe_dense_stack([td, td]), Any)
     assert_type(td.mean(dim=0), TensorDict)
     assert_type(td.memmap(folder), TensorDict)
+    assert_type(td.save(folder), TensorDict)
+    assert_type(td.dumps(folder), TensorDict)
     assert_type(td.memmap_(), TensorDict)
     assert_type(td.memmap_like(), TensorDict)
     assert_type(td.min(0), Any)

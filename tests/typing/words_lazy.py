@@ -229,6 +229,8 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.maybe_dense_stack([td, td]), Any)
     assert_type(td.mean(dim=0), LazyStackedTensorDict)
     assert_type(td.memmap(folder), LazyStackedTensorDict)
+    assert_type(td.save(folder), LazyStackedTensorDict)
+    assert_type(td.dumps(folder), LazyStackedTensorDict)
     assert_type(td.memmap_(), LazyStackedTensorDict)
     assert_type(td.memmap_like(), LazyStackedTensorDict)
     assert_type(td.min(0), Any)

@@ -232,6 +232,8 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.maybe_dense_stack([td, td]), Any)
     assert_type(td.mean(dim=0), Sample)
     assert_type(td.memmap(folder), Sample)
+    assert_type(td.save(folder), Sample)
+    assert_type(td.dumps(folder), Sample)
     assert_type(td.memmap_(), Sample)
     assert_type(td.memmap_like(), Sample)
     assert_type(td.min(0), Any)

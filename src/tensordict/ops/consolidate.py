@@ -11,12 +11,14 @@ from torch import Tensor
 
 from tensordict.aliases import DeviceLike
 from tensordict.ops.store import Store, open_tree
+from tensordict.storage.base import spec_of, view
 from tensordict.storage.buffer import is_block
-from tensordict.storage.consolidated import draft, open_file, write_file
+from tensordict.storage.checksum import ChecksumError
+from tensordict.storage.consolidated import damage, draft, open_file, write_file
 from tensordict.storage.memmap import map_file
 from tensordict.storage.memory import allocate_shared
 from tensordict.storage.ragged import parts
-from tensordict.storage.sketch import Laid, Sketch, Slot, arrange, pour
+from tensordict.storage.sketch import Laid, Sketch, Slot, arrange, laid, pour
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,6 +111,7 @@ class Consolidate(Store):
         *,
         mode: str | None = None,
         allow_pickle: bool | None = None,
+        verify: bool = False,
     ) -> Self:
         """Open a file that `consolidate` wrote, without reading its leaves.
 
@@ -116,6 +119,7 @@ class Consolidate(Store):
             filename: the file.
             mode: "r" refuses writes; "r+" writes through to the file; None is "r+" where the file may be written.
             allow_pickle: load objects that were pickled, which can run code; refused by default.
+            verify: read all leaves first, and compare them with the checksums that were saved.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -135,7 +139,11 @@ class Consolidate(Store):
             raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}")
         path = os.fspath(filename)
         chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
-        return cls._received(open_tree(open_file(path, chosen, allow_pickle=bool(allow_pickle))))
+        room = open_file(path, chosen, allow_pickle=bool(allow_pickle))
+        node = open_tree(room)
+        for line in damage(room) if verify else ():
+            raise ChecksumError(line)
+        return cls._received(node)
 
 
 def _owners(node: Sketch) -> Iterator[Tensor]:
@@ -150,9 +158,7 @@ def _filed(sketch: Sketch, path: str, layout: str | None) -> Laid:
     plan = draft(sketch, layout)
     write_file(path, plan)
     storage = map_file(path, plan.nbytes, "r+")
-    return Laid(
-        sketch, plan.slots, storage, {"kind": "consolidated", "path": path, "mode": "r+", "layout": layout or ""}
-    )
+    return laid(sketch, plan.slots, storage, kind="consolidated", path=path, mode="r+", layout=layout or "")
 
 
 class _Block:
@@ -171,19 +177,18 @@ class _Block:
     def laid(self, sketch: Sketch, layout: str | None) -> Laid:
         """Return the place of a tree in a block that its tensors were copied to."""
         slots, total = arrange(sketch, layout)
-        return Laid(sketch, slots, self._filled(slots, total), {"layout": layout or ""})
+        return Laid(sketch, self._filled(slots, total), {"layout": layout or ""})
 
-    def _filled(self, slots: Sequence[Slot], total: int) -> torch.UntypedStorage:
+    def _filled(self, slots: Sequence[Slot], total: int) -> list[Tensor]:
         if self._device.type != "cpu" and not self._from_cpu:
-            storage = torch.UntypedStorage(total, device=self._device)
-            pour(self._tensors, slots, storage)
-            return storage
+            return pour(self._tensors, slots, torch.UntypedStorage(total, device=self._device))
         if self._shared:
             storage = allocate_shared(total)
         else:
             storage = torch.empty(total, dtype=torch.uint8, pin_memory=self._pinned).untyped_storage()
-        pour(self._tensors, slots, storage)
+        pieces = pour(self._tensors, slots, storage)
         if self._device.type == "cpu":
-            return storage
+            return pieces
         moved = torch.UntypedStorage(total, device=self._device)
-        return moved.copy_(storage, non_blocking=self._non_blocking)
+        moved.copy_(storage, non_blocking=self._non_blocking)
+        return [view(moved, slot.start, *spec_of(piece), slot.stride) for piece, slot in zip(pieces, slots)]

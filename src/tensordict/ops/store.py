@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -17,7 +18,7 @@ from tensordict.storage.consolidated import draft, open_storage
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import map_file, temporary
 from tensordict.storage.memory import memory
-from tensordict.storage.sketch import Laid, Sketch, memory_of
+from tensordict.storage.sketch import Laid, Sketch, laid, memory_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,6 +31,17 @@ class NodeHome(NamedTuple):
     path: str | None = None
     mode: str | None = None
     layout: str = ""
+
+    def __reduce__(self) -> Any:
+        # what a plain pickle of shared memory gives is a copy; processes that are sent a tensordict keep sharing
+        return (_copied, (self.layout,)) if self.kind == "shared" else (NodeHome, tuple(self))
+
+
+def _copied(layout: str) -> NodeHome | None:
+    return NodeHome("memory", layout=layout) if layout else None
+
+
+ForkingPickler.register(NodeHome, lambda home: (NodeHome, tuple(home)))
 
 
 N = TypeVar("N", bound="Store")
@@ -174,6 +186,39 @@ class Store(Facts):
             raise ValueError(f"compression={compression!r} is for an archive; pass archive=True")
         return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=True, layout=layout).lock_()
 
+    def save(
+        self,
+        prefix: str | os.PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int = 0,
+        robust_key: bool = True,
+        layout: str | None = None,
+        archive: bool | None = None,
+        compression: str | int | None = None,
+    ) -> Self:
+        """Save to a folder or an archive and return a copy that is mapped there; arguments and errors as for `memmap`.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = TensorDict({"x": torch.arange(3)}, [3]).save(f"{folder}/data.tdz")
+            ...     TensorDict.load(f"{folder}/data.tdz")["x"].tolist()
+            [0, 1, 2]
+        """
+        return self.memmap(
+            prefix,
+            copy_existing,
+            num_threads=num_threads,
+            robust_key=robust_key,
+            layout=layout,
+            archive=archive,
+            compression=compression,
+        )
+
+    dumps = save
+
     def memmap_like(
         self,
         prefix: str | os.PathLike[str] | None = None,
@@ -283,7 +328,7 @@ def _archived(node: N, path: str, compression: str | int | None) -> N:
     if slots is None:  # compressed
         return made._place(memory_of(sketch), "memory", True)
     storage = map_file(path, os.stat(path).st_size, "r+")
-    return made._place(Laid(sketch, slots, storage, {"kind": "archive", "path": path, "mode": "r+"}), "memmap", True)
+    return made._place(laid(sketch, slots, storage, kind="archive", path=path, mode="r+"), "memmap", True)
 
 
 def _placed(node: N, room: Any, kind: str, fill: bool, layout: str | None = None) -> N:
@@ -306,8 +351,8 @@ def _side_by_side(sketch: Sketch, room: Any, layout: str) -> Laid:
     plan.fill(leaf)
     room.filled(CONTENT)
     room.meta = Record("packed", (), None)
-    about = {"path": getattr(room, "path", None), "mode": "r+", "layout": layout}
-    return Laid(sketch, plan.slots, leaf.untyped_storage(), about)
+    path = getattr(room, "path", None)
+    return laid(sketch, plan.slots, leaf.untyped_storage(), path=path, mode="r+", layout=layout)
 
 
 def _settle(node: N, room: Any, kind: str, layout: str | None = None) -> N:

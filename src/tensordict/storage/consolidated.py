@@ -175,6 +175,8 @@ class Mapping(NamedTuple):
         start += self.start
         home: Any = self.storage
         home._home.leaves[start] = shape
+        if stride:
+            home._home.records = (self.start, stride, shape[0])
         return view(self.storage, start, shape, dtype, stride)
 
 

@@ -57,7 +57,7 @@ class Home:
     A `path` within a `place` moves with it. `file` is the identity of the file that is mapped, whatever has its name.
     """
 
-    __slots__ = ("_path", "file", "leaves", "mode", "place")
+    __slots__ = ("_path", "file", "leaves", "mode", "place", "records")
 
     def __init__(self, path: str, mode: str, place: Place | None = None, file: tuple[int, int] = (0, 0)) -> None:
         self._path = path
@@ -65,6 +65,7 @@ class Home:
         self.place = place
         self.file = file
         self.leaves: dict[int, tuple[int, ...]] = {}
+        self.records: tuple[int, int, int] | None = None  # where rows that lie side by side begin, their size, how many
 
     @property
     def path(self) -> str:
@@ -76,6 +77,9 @@ class Home:
 
     def leaf_at(self, byte: int) -> tuple[int, tuple[int, ...]] | None:
         """Return the first byte and the shape of the leaf that a byte of the file belongs to."""
+        if self.records is not None:
+            first, size, count = self.records
+            byte = first + (byte - first) % size if first <= byte < first + size * count else byte
         start = max((start for start in self.leaves if start <= byte), default=None)
         return None if start is None else (start, self.leaves[start])
 

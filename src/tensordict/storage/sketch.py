@@ -165,9 +165,20 @@ def pour(tensors: Sequence[Tensor], slots: Sequence[Slot], storage: torch.Untype
 def memory_of(sketch: Sketch) -> Laid:
     """Return the place of a tree in a block of memory that its tensors were copied to."""
     slots, total = arrange(sketch)
-    storage = torch.UntypedStorage(total)
-    pour(sketch.tensors, slots, storage)
-    return Laid(sketch, slots, storage)
+    return Laid(sketch, pour(sketch.tensors, slots, torch.UntypedStorage(total)))
+
+
+def laid(sketch: Sketch, slots: Sequence[Slot], storage: torch.UntypedStorage, **about: Any) -> Laid:
+    """Return the place of a tree whose tensors are in their slots in a mapped file, and note them at its home."""
+    home: Any = storage
+    pieces = []
+    for (start, stride), tensor in zip(slots, sketch.tensors):
+        shape, dtype = spec_of(tensor)
+        home._home.leaves[start] = shape
+        pieces.append(view(storage, start, shape, dtype, stride))
+        if stride:
+            home._home.records = (min(slots).start, stride, shape[0])
+    return Laid(sketch, pieces, about)
 
 
 class Laid:
@@ -178,29 +189,20 @@ class Laid:
 
     resident = True
 
-    def __init__(
-        self, sketch: Sketch, slots: Sequence[Slot], storage: torch.UntypedStorage, about: dict[str, Any] | None = None
-    ) -> None:
-        self._sketch, self._slots, self._storage, self._about = sketch, slots, storage, about or {}
+    def __init__(self, sketch: Sketch, pieces: Sequence[Tensor], about: dict[str, Any] | None = None) -> None:
+        self._sketch, self._pieces, self._about = sketch, pieces, about or {}
         self.__dict__.update(self._about)
         self.meta: Record | None = None
 
     def write(self, key: str, tensor: Tensor) -> Tensor:
-        if self._storage.device.type != "cpu" and self._sketch.meta.kind == "strings":
+        pieces = [self._pieces[number] for number in self._sketch.places[key]]
+        if not pieces[0].is_cpu and self._sketch.meta.kind == "strings":
             return tensor  # strings are read by the CPU
-        pieces = [self._piece(number) for number in self._sketch.places[key]]
         mark(pieces[0])
         if not tensor.is_nested:
             return pieces[0]
         dim = 0 if tensor.layout is torch.strided else tensor._ragged_idx  # type: ignore[attr-defined]
         return whole(Parts(pieces[0], pieces[1], dim))
 
-    def _piece(self, number: int) -> Tensor:
-        (start, stride), spec = self._slots[number], spec_of(self._sketch.tensors[number])
-        home: Any = getattr(self._storage, "_home", None)
-        if home is not None:
-            home.leaves[start] = spec[0]
-        return view(self._storage, start, *spec, stride)
-
     def child(self, key: str) -> Laid:
-        return Laid(self._sketch.node(key), self._slots, self._storage, self._about)
+        return Laid(self._sketch.node(key), self._pieces, self._about)
