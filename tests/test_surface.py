@@ -88,6 +88,7 @@ memmap(prefix,copy_existing,num_threads,existsok,robust_key,layout,archive,compr
 dumps(prefix,copy_existing,num_threads,robust_key,layout,archive,compression)
 save(prefix,copy_existing,num_threads,robust_key,layout,archive,compression)
 memmap_(prefix,copy_existing,num_threads,existsok,robust_key,layout)
+memmap_refresh_(allow_pickle)
 memmap_like(prefix,copy_existing,existsok,num_threads,robust_key) min(dim,keepdim,reduce,return_indices)
 minimum(other,default) minimum_(other) mod(other,default) moveaxis(source,destination) movedim(source,destination)
 mul(other,default) mul_(other)
@@ -131,7 +132,7 @@ DECLARED = """
 fields() from_tensordict(td,check)
 """
 STORED = """
-LOCKING close() kwargs memmap_refresh_(allow_pickle)
+LOCKING close() kwargs
 """
 TYPED = """
 fields() from_tensordict(tensordict,non_tensordict)
@@ -156,6 +157,7 @@ assert_close(actual,expected,rtol,atol,equal_nan,intersection,msg,prefix) captur
 cat(input,dim,out) collate(batch,pad_keys,nested_keys,mask_key,padding_side,pad_to_multiple_of,cat_dim)
 default_is_leaf(kind) dense_stack_tds(td_list,dim) from_any(obj,auto_batch_size,batch_dims,device,batch_size)
 from_dataclass(obj,dest_cls,auto_batch_size,batch_dims,batch_size,frozen,autocast,nocast,inplace,shadow,tensor_only,device)
+append_memmap(prefix,rows,allow_pickle)
 from_dict(d,auto_batch_size,batch_dims,device,batch_size,names)
 from_consolidated(filename,mode,allow_pickle,verify)
 from_h5(h5_file,mode,auto_batch_size,batch_dims,batch_size,non_tensor_as_stack)

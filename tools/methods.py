@@ -41,7 +41,7 @@ TASKS = {
     "Batch size, names and locks": {"Facts", "Lockable", "Core"},
     "Copies and conversions": {"Convert", "Describe"},
     "Joining": {"Join"},
-    "Sharing and files": {"Store", "Load", "Consolidate", "Persist", "PersistentTensorDict"},
+    "Sharing and files": {"Store", "Load", "Mapped", "Consolidate", "Persist", "PersistentTensorDict"},
     "Parallel": {"Parallel"},
     "Ragged values": {"LazyStackedTensorDict"},
     "Non-tensors": {"Opaque", "NonTensor", "NonTensorDataBase", "NonTensorData", "NonTensorStack"},

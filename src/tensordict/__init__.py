@@ -15,6 +15,7 @@ from tensordict.kinds.typed import TypedTensorDict
 from tensordict.kinds.unbatched import UnbatchedTensor
 from tensordict.memmap import MemoryMappedTensor
 from tensordict.ops.join import cat, lazy_stack, maybe_dense_stack, stack
+from tensordict.ops.mapped import append_memmap
 from tensordict.ops.pack import PackLayout
 from tensordict.ops.parallel import RayExecutor, WorkerError
 from tensordict.roof import transport as transport
@@ -89,6 +90,7 @@ __all__ = [
     "UnbatchedTensor",
     "WorkerError",
     "__version__",
+    "append_memmap",
     "assert_allclose_td",
     "assert_close",
     "capture_non_tensor_stack",

@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from tensordict import TensorDict, lazy_stack, unpack_memmap
+from tensordict import TensorDict, append_memmap, lazy_stack, unpack_memmap
 
 KILLS = int(os.environ.get("TENSORDICT_KILLS", "2"))
 
@@ -98,6 +98,23 @@ def unpacked(path: str, value: int) -> None:
         unpack_memmap(f"{folder}/zip", path)
 
 
+def append(path: str, value: int) -> None:
+    """Append a row to one, or begin again with one."""
+    row = TensorDict({"x": torch.arange(1000)[None], "n": {"y": torch.arange(1000)[None]}, "w": ["word"]}, [1])
+    if value == 1:
+        row.memmap(path)
+    else:
+        append_memmap(path, row)
+
+
+def count_rows(path: str) -> int:
+    td = TensorDict.load_memmap(path)
+    assert torch.equal(td["x"], torch.arange(1000).expand(len(td), 1000))
+    assert torch.equal(td["n", "y"], td["x"])
+    assert list(td["w"]) == ["word"] * len(td)
+    return len(td)
+
+
 def read_h5(path: str) -> int:
     with contextlib.closing(TensorDict.from_h5(path)) as stored:
         return version(stored.to_tensordict())
@@ -115,6 +132,7 @@ WRITERS = {
     "consolidated rows": Writer(lambda path, value: dataset(value).consolidate(path, layout="rows"), read_file),
     "archive": Writer(lambda path, value: dataset(value).memmap(path, archive=True), loaded),
     "unpack_memmap": Writer(unpacked, loaded),
+    "append": Writer(append, count_rows),
     "to_h5": Writer(lambda path, value: plain(value).to_h5(path).close(), read_h5),
     "to_zarr": Writer(
         lambda path, value: plain(value).to_zarr(path), lambda path: version(TensorDict.from_zarr(path).to_tensordict())

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict import TensorDict
+from tensordict import TensorDict, append_memmap, lazy_stack
 from tensordict.storage import disk, saving, stream
 
 Call = tuple[str, tuple[Any, ...]]
@@ -293,6 +293,37 @@ def test_every_prefix_where_the_parent_cannot_be_changed(monkeypatch: pytest.Mon
             seen.append(0)
         assert (copy / "data" / "n" / "mine.txt").read_text() == "mine", what
     assert set(seen) == {0, 2}
+
+
+def grown(count: int) -> TensorDict:
+    numbers = torch.arange(count)
+    td = TensorDict({"x": numbers, "n": {"y": numbers[:, None].expand(count, 2)}}, [count])
+    td["w"] = [{"n": n} for n in range(count)]
+    td["s"] = lazy_stack([TensorDict({"r": torch.full((n + 1,), n)}) for n in range(count)])
+    return td
+
+
+def test_every_prefix_of_an_append_has_all_rows_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root, calls, old = recorded(
+        monkeypatch,
+        tmp_path,
+        lambda root: grown(3).memmap(root / "data"),
+        lambda root: append_memmap(root / "data", grown(7)[3:]),
+    )
+    seen: dict[str, list[int]] = {idea: [] for idea in IDEAS}
+    for number, (what, copy) in enumerate(prefixes(root, calls, old, tmp_path)):
+        td = TensorDict.load_memmap(copy / "data")
+        count = len(td)
+        seen[IDEAS[number % len(IDEAS)]].append(count)
+        assert td["x"].tolist() == td["n", "y"][:, 1].tolist() == list(range(count)), what
+        assert list(td["w"]) == [{"n": n} for n in range(count)], what
+        assert [row["r"].tolist() for row in td["s"]] == [[n] * (n + 1) for n in range(count)], what
+        if number % 3 == 0:  # whoever comes next goes on from there
+            append_memmap(copy / "data", grown(count + 2)[count:])
+            assert TensorDict.load_memmap(copy / "data")["x"].tolist() == list(range(count + 2)), what
+    for idea in IDEAS:
+        assert set(seen[idea]) == {3, 7}, "when the call returns it is on the disk"
+        assert seen[idea] == sorted(seen[idea]), "what was appended stays"
 
 
 def test_every_prefix_of_rows_written_to_a_column(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.dumps(folder), TensorDict)
     assert_type(td.memmap_(), TensorDict)
     assert_type(td.memmap_like(), TensorDict)
+    assert_type(td.load_memmap(folder).memmap_refresh_(), TensorDict)
     assert_type(td.min(0), Any)
     assert_type(td.minimum(1), TensorDict)
     assert_type(td.minimum_(1), TensorDict)

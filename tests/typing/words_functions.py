@@ -35,6 +35,7 @@ from tensordict import (
     UnbatchedTensor,
     WorkerError,
     __version__,
+    append_memmap,
     assert_allclose_td,
     assert_close,
     capture_non_tensor_stack,
@@ -103,6 +104,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(str(KEY_SEPARATOR), str)
     assert_type(str(NO_DEFAULT), str)
     assert_type(LazyStackedTensorDict(td), LazyStackedTensorDict)
+    assert_type(append_memmap(td.memmap(folder).saved_path, td), None)
     assert_type(MemoryMappedTensor([1.0]), MemoryMappedTensor)
     assert_type(MetaData("a"), MetaData)
     assert_type(NonTensorData("a"), NonTensorData)

@@ -233,6 +233,7 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.dumps(folder), LazyStackedTensorDict)
     assert_type(td.memmap_(), LazyStackedTensorDict)
     assert_type(td.memmap_like(), LazyStackedTensorDict)
+    assert_type(td.load_memmap(folder).memmap_refresh_(), LazyStackedTensorDict)
     assert_type(td.min(0), Any)
     assert_type(td.minimum(1), LazyStackedTensorDict)
     assert_type(td.minimum_(1), LazyStackedTensorDict)

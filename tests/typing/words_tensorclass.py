@@ -236,6 +236,7 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.dumps(folder), Sample)
     assert_type(td.memmap_(), Sample)
     assert_type(td.memmap_like(), Sample)
+    assert_type(td.load_memmap(folder).memmap_refresh_(), Sample)
     assert_type(td.min(0), Any)
     assert_type(td.minimum(1), Sample)
     assert_type(td.minimum_(1), Sample)

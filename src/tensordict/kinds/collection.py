@@ -13,6 +13,7 @@ from tensordict.ops.gather import Gather, alike
 from tensordict.ops.join import Join
 from tensordict.ops.load import Load
 from tensordict.ops.make import Make
+from tensordict.ops.mapped import Mapped
 from tensordict.ops.parallel.words import Parallel
 from tensordict.ops.persist import Persist
 from tensordict.ops.pointwise import Pointwise
@@ -30,6 +31,7 @@ class TensorCollection(
     Cast,
     Load,
     Consolidate,
+    Mapped,
     Persist,
     Convert,
     Make,

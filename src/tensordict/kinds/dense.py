@@ -22,7 +22,7 @@ from tensordict.ops.gather import steps
 from tensordict.ops.join import cat_meta, mismatch, need_same_keys, stacked_meta
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
 from tensordict.ops.rows import PRECISE, align
-from tensordict.ops.store import LOADERS, node_home, open_room
+from tensordict.ops.store import LOADERS, adopt, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.buffer import loose
 from tensordict.storage.gathers import splits
@@ -541,11 +541,9 @@ class TensorDict(TensorDictBase):
         return node
 
     def _adopt(self, placed: Any) -> None:
-        for k, v in placed._dict.items():
-            if isinstance(v, Tensor):
-                self._dict[k] = v
-            else:
-                self._dict[k]._adopt(v)
+        adopted = {k: adopt(self._dict.get(k), v) for k, v in placed._dict.items()}
+        self._dict.clear()
+        self._dict.update(adopted)
         self._meta, self._home = placed._meta, placed._home
 
     @classmethod

@@ -528,8 +528,10 @@ class LazyStackedTensorDict(TensorDictBase):
         return placed
 
     def _adopt(self, placed: Any) -> None:
-        for mine, theirs in zip(self._tensordicts, placed._tensordicts, strict=True):
+        for mine, theirs in zip(self._tensordicts, placed._tensordicts, strict=False):
             mine._adopt(theirs)
+        self._tensordicts[len(placed._tensordicts) :] = []
+        self._tensordicts += placed._tensordicts[len(self._tensordicts) :]
         self._home = placed._home
 
     @classmethod

@@ -134,7 +134,7 @@ class NonTensor(Opaque):
         return node
 
     def _adopt(self, placed: Any) -> None:
-        self._home = placed._home
+        self._meta, self._home = placed._meta, placed._home
 
     def _writable(self) -> None:
         super()._writable()
@@ -660,7 +660,8 @@ class NonTensorStack(NonTensor):
         return self._housed(self._of(Pool([], Strings(*stored)), None, self._meta), room, kind)
 
     def _adopt(self, placed: Any) -> None:
-        self._pool, self._order, self._home, self._root = placed._pool, placed._order, placed._home, None
+        super()._adopt(placed)
+        self._pool, self._order, self._root = placed._pool, placed._order, None
 
     @classmethod
     def _open(cls, room: Any) -> Any:

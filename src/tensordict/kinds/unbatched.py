@@ -233,7 +233,7 @@ class Unbatched(Opaque):
         return node
 
     def _adopt(self, placed: Any) -> None:
-        self._tensor, self._home = placed._tensor, placed._home
+        self._tensor, self._meta, self._home = placed._tensor, placed._meta, placed._home
 
     @classmethod
     def _open(cls, room: Any) -> Self:

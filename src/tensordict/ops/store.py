@@ -385,6 +385,14 @@ def _lives(node: Any, kind: str) -> bool:
     )
 
 
+def adopt(mine: Any, placed: Any) -> Any:
+    """Return what stands where a child stood, of which there is a placed copy: the same node where it can."""
+    if isinstance(placed, torch.Tensor) or type(mine) is not type(placed):
+        return placed
+    mine._adopt(placed)
+    return mine
+
+
 def node_home(room: Any, kind: str) -> NodeHome | None:
     """Return the home of a node that was placed in a room; plain memory is none."""
     if kind == "memory" and not getattr(room, "layout", ""):

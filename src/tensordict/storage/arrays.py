@@ -473,7 +473,7 @@ class Arrays:
     def _store_objects(self, record: Record) -> None:
         column = record.kind == "non-tensor-stack"
         shape = tuple(record.batch or ()) if column else ()
-        values = _flat(record.data, len(shape)) if column else [record.data]
+        values = flat(record.data, len(shape)) if column else [record.data]
         encoding = encoding_of(values, self.terms.allow_pickle)
         above, _, name = self.place.rpartition("/")
         group = self.store.group(above)
@@ -578,7 +578,8 @@ def _nest(values: list[Any], shape: Sequence[int]) -> list[Any]:
     return values
 
 
-def _flat(data: Any, depth: int) -> list[Any]:
+def flat(data: Any, depth: int) -> list[Any]:
+    """Return nested lists of values, to some depth, as one list."""
     for _ in range(depth - 1):
         data = [item for inner in data for item in inner]
     return list(data)

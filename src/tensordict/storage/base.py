@@ -36,6 +36,7 @@ class Record:
         data: the value of a non-tensor, or the nested lists of values of a stack of them.
         stack_dim: the dim along which the members of a lazy or non-tensor stack lie.
         stack_name: the name of that dim.
+        rows: how many rows the whole tree has, and how many its files may hold, where others append to it.
         names_all: the record names every file of a leaf that lies with it.
     """
 
@@ -47,6 +48,7 @@ class Record:
     data: Any = None
     stack_dim: int | None = None
     stack_name: str | None = None
+    rows: tuple[int, int] | None = field(default=None, compare=False)
     names_all: bool = field(default=False, compare=False)
 
 

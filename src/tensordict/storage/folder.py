@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from tensordict.storage.memmap import (
     replace_file,
 )
 from tensordict.storage.ragged import Parts, count_elements, parts, whole
+from tensordict.storage.rows import Rows, cut, of_children
 from tensordict.storage.saving import Stage, root_of
 
 
@@ -71,6 +73,7 @@ class Folder:
         self._children: dict[str, Folder] = {}
         self._entries: dict[str, Entry] = {}
         self._record: Record | None = None
+        self._rows: Rows | None = None
         self._stage: Stage | None = None
         self._within = ""  # my path within the stage
         self._changed = False  # in my place, since the record was written
@@ -91,6 +94,8 @@ class Folder:
         if self._record.names_all:
             self._require_all()
         name = layout.pickle_name(text) if self._record.kind.startswith("non-tensor") else None
+        if self._record.rows is not None:
+            self.limit(Rows(*self._record.rows))
         if name is None:
             return
         path = os.path.join(self.path, name)
@@ -111,6 +116,14 @@ class Folder:
                 f"{survey.said(key)}{path!r} of {os.path.getsize(path)} bytes belongs to no key of the tensordict; "
                 f"remove it, or save again"
             )
+
+    def limit(self, rows: Rows | None) -> None:
+        """Take so many rows of the tree that I am in, whatever my own record says."""
+        if rows is not None:
+            self._rows = rows
+            self._record, self._entries = cut(self.path, self.meta, self._entries, rows.number)
+            for child in self._children.values():
+                child.limit(of_children(self.meta, rows))
 
     # --- the record
 
@@ -276,14 +289,23 @@ class Folder:
             path = f"{self.path}/{entry.file}"
             try:
                 if entry.nested:
-                    leaf = _read_nested(path, entry, mode)
+                    leaf = _read_nested(path, entry, mode, growing=self._rows is not None and self._rows.growing)
                 else:
-                    storage = map_file(path, byte_count(entry.shape, entry.dtype), mode)
+                    nbytes = byte_count(entry.shape, entry.dtype)
+                    storage = map_file(path, nbytes, mode, most=self._most(nbytes))
                     leaf = leaf_of(storage, 0, entry.shape, entry.dtype)
             except (ValueError, FileNotFoundError) as error:
                 raise type(error)(f"{survey.said((*self._key, key))}{error}") from None
             self._leaves[key] = leaf
         return leaf
+
+    def _most(self, nbytes: int) -> float:
+        """Return how long the file of a leaf may be, to which somebody may be appending."""
+        if self._rows is None or not self._rows.growing:
+            return nbytes
+        if not self._rows.number or self.meta.kind == "strings":
+            return math.inf
+        return nbytes // self._rows.number * self._rows.limit
 
     def leaves(self) -> dict[str, Tensor]:
         """Return every leaf of this node, by key."""
@@ -316,6 +338,8 @@ class Folder:
             child = Folder(path, self.mode, allow_pickle=self.allow_pickle, key=key_path)
             if entry.batch is not None:
                 child._record = replace(child.meta, batch=entry.batch)
+            if self._rows is not None:
+                child.limit(of_children(self.meta, self._rows))
         elif self.writable:
             child = self._new_child(key, self._enter(key, "node"))
             self._enter_as(key, Entry(os.path.basename(child.path)))
@@ -327,26 +351,40 @@ class Folder:
         self._children[key] = child
         return child
 
+    def entry(self, key: str) -> Entry:
+        """Return what my record says of a key."""
+        require_key(self._entries, key, repr(self.path))
+        return self._entries[key]
+
+    def new_member(self, name: str) -> Folder:
+        """Begin a node under a key that my record may have, but that readers do not see yet."""
+        child = self._children[name] = self._new_child(name, name)
+        self._entries[name] = Entry(name)
+        return child
+
     def _new_child(self, key: str, file: str) -> Folder:
         path = os.path.join(self.path, file)
         child = Folder(path, "w", allow_pickle=self.allow_pickle, key=(*self._key, key))
         child._stage, child._within = self._stage, self._inside(file)
         if self._place is None:
-            os.makedirs(child.path, exist_ok=True)
+            if not os.path.isdir(child.path):
+                disk.make_folder(child.path)
+                disk.sync(self.path)
         else:
             self._place.begin()
             self._place.folder(child._within)
         return child
 
 
-def _read_nested(path: str, entry: Entry, mode: str) -> Tensor:
+def _read_nested(path: str, entry: Entry, mode: str, *, growing: bool) -> Tensor:
     """Map a nested tensor: its elements, and the sizes of its rows, which say how many elements there must be."""
     assert entry.dtype is not None
     sizes_path = layout.sizes_name(path)
-    mapped = map_file(sizes_path, byte_count(entry.shape, torch.int64), "r")
+    most = math.inf if growing else 0
+    mapped = map_file(sizes_path, byte_count(entry.shape, torch.int64), "r", most=most)
     sizes = leaf_of(mapped, 0, entry.shape, torch.int64).clone()
     count, dim = count_elements(sizes, entry.jagged_dim, sizes_path), entry.jagged_dim
-    values = leaf_of(map_file(path, count * entry.dtype.itemsize, mode), 0, (count,), entry.dtype)
+    values = leaf_of(map_file(path, count * entry.dtype.itemsize, mode, most=most), 0, (count,), entry.dtype)
     return whole(Parts(values, sizes, dim))
 
 
@@ -380,7 +418,7 @@ def _discard(folder: str, entry: Entry) -> None:
     for name in (META, layout.PICKLE, layout.STACK_PICKLE):
         _unlink(os.path.join(path, name))
     with contextlib.suppress(OSError):
-        os.rmdir(path)
+        disk.remove_folder(path)
 
 
 def _note(path: str) -> None:
@@ -390,4 +428,4 @@ def _note(path: str) -> None:
 
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(path)
+        disk.unlink(path)

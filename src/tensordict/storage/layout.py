@@ -33,10 +33,11 @@ _EXTRA = "_tensordict_keys"
 _MEMBERS = "_tensordict_members"
 _ALL = "_tensordict_all"
 _KIND = "_tensordict_kind"
+_ROWS = "_tensordict_rows"
 _UNSAFE = re.compile(r'[\x00-\x20\x7f"%*/:<>?\\|]')
 _CLASS = re.compile(r"<class '(.+)'>")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-_FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS, _ALL}
+_FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS, _ROWS, _ALL}
 _TYPES = {
     "packed": "tensordict:TensorDict",
     "dense": "tensordict:TensorDict",
@@ -152,15 +153,26 @@ def parse_object(raw: Any, path: str) -> tuple[Record, dict[str, Entry]]:
             f"{path}: written in format version {version}, but this version reads up to {NEWEST}; upgrade tensordict"
         )
     cls = _class_name(raw, path)
-    kind = _kind(raw, cls)
+    kind, rows = _kind(raw, cls), _rows(raw, path)
     if kind in ("dense", *_OF_LEAVES):
         record, entries = _dense(raw, path)
-        return replace(record, kind=kind), entries
+        return replace(record, kind=kind, rows=rows), entries
     if kind == "lazy":
-        return _lazy(raw, path)
+        record, entries = _lazy(raw, path)
+        return replace(record, rows=rows), entries
     if kind == "tensorclass":
         return Record(kind, cls=cls), {INNER: Entry(INNER)}
     return _non_tensor(raw, path, kind), {}
+
+
+def _rows(raw: dict[str, Any], path: str) -> tuple[int, int] | None:
+    rows = raw.get(_ROWS)
+    if rows is None:
+        return None
+    count, limit = sizes(rows, path, _ROWS) if type(rows) is list and len(rows) == 2 else (1, 0)
+    if limit < count:
+        raise _wrong(path, _ROWS, "how many rows there are, and how many files may hold", rows)
+    return count, limit
 
 
 def _kind(raw: dict[str, Any], cls: str) -> str:
@@ -349,6 +361,8 @@ def dump_object(record: Record, entries: dict[str, Entry]) -> dict[str, Any]:
         raw["data"] = record.data if is_json(record.data) else STACK_PICKLE
     else:
         raise ValueError(f"unknown kind of node {kind!r}; expected 'tensorclass' or one of {sorted(_TYPES)!r}")
+    if record.rows is not None:
+        raw[_ROWS] = list(record.rows)
     return raw
 
 

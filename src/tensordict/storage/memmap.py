@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import tempfile
 import weakref
@@ -96,17 +97,17 @@ def home_of(tensor: Tensor) -> Home | None:
 # --- mapping files
 
 
-def map_file(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
-    """Map a whole file of exactly `nbytes` bytes; with mode ``"r"`` writes never reach the file.
+def map_file(path: str, nbytes: int, mode: str, *, most: float = 0) -> torch.UntypedStorage:
+    """Map the first `nbytes` of a file that holds no more, or up to `most`; with ``"r"`` writes never reach the file.
 
     Raises:
         ValueError: the mode is unknown, or the file holds fewer or more bytes.
         FileNotFoundError: there is no such file.
     """
-    return _map(path, nbytes, mode, file=_check_file(path, nbytes, mode))
+    return _map(path, nbytes, mode, file=_check_file(path, nbytes, mode, most))
 
 
-def _check_file(path: str, nbytes: int, mode: str) -> tuple[int, int]:
+def _check_file(path: str, nbytes: int, mode: str, most: float = 0) -> tuple[int, int]:
     if mode not in MODES:
         raise ValueError(f"mode must be one of {MODES!r}, got {mode!r}")
     try:
@@ -115,7 +116,7 @@ def _check_file(path: str, nbytes: int, mode: str) -> tuple[int, int]:
         if nbytes == 0:
             return 0, 0
         raise FileNotFoundError(f"no file {path!r}; expected one of {nbytes} bytes") from None
-    if status.st_size != nbytes:
+    if not nbytes <= status.st_size <= max(nbytes, most):
         raise ValueError(f"{path!r} should hold {nbytes} bytes, but it holds {status.st_size}")
     return status.st_dev, status.st_ino
 
@@ -136,11 +137,11 @@ def _map(
     return cast(torch.UntypedStorage, storage)
 
 
-def attach(path: str, nbytes: int, mode: str) -> torch.UntypedStorage:
+def attach(path: str, nbytes: int, mode: str, *, most: float = 0) -> torch.UntypedStorage:
     """Like `map_file`, but a file that this process has mapped already is not mapped again."""
-    key = (*_check_file(path, nbytes, mode), mode)
+    key = (*_check_file(path, nbytes, mode, most), mode)
     storage = _open.get(key) if nbytes else None
-    if storage is None:
+    if storage is None or storage.nbytes() < nbytes:
         storage = _map(path, nbytes, mode, file=key[:2])
         if nbytes:
             _open[key] = storage
@@ -395,14 +396,14 @@ def restore(sent: Handle | NestedHandle) -> Tensor:
 
     Raises:
         FileNotFoundError: the file is gone.
-        ValueError: the file has another size by now.
+        ValueError: the file is shorter by now.
     """
     if isinstance(sent, NestedHandle):
         return whole(Parts(restore(sent.values), received_sizes(sent.sizes), sent.jagged_dim))
     if sent.block is not None:
         storage = sent.block.storage
     else:
-        storage = attach(str(sent.path), sent.nbytes, sent.mode)
+        storage = attach(str(sent.path), sent.nbytes, sent.mode, most=math.inf)  # others may have appended
         if sent.leaf is not None:
             storage._home.leaves[sent.leaf[0]] = sent.leaf[1]  # type: ignore[attr-defined]
     leaf = torch.empty(0, dtype=sent.dtype).set_(storage, sent.offset, sent.shape, sent.stride)

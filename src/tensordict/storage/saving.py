@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from tensordict.storage import checksum, disk, layout
-from tensordict.storage.layout import META, TEMPORARY
+from tensordict.storage.layout import INNER, META, TEMPORARY
 
 BUILD, READY, TRASH, WHOLE = (f"{TEMPORARY}{word}-" for word in ("build", "ready", "trash", "whole"))
 
@@ -532,14 +532,16 @@ class _Seen:
         self._descriptor: int | None = None
         with contextlib.suppress(OSError):
             self._descriptor = disk.open_folder(path)
-        self._meta = self._stat(META)
+        self._records = self._stats()
 
-    def _stat(self, name: str) -> tuple[int, ...] | None:
-        try:
-            found = os.stat(f"{self._path}/{name}")
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    def _stats(self) -> list[tuple[int, ...]]:
+        """Return what the records are now that say how many rows there are."""
+        found: list[tuple[int, ...]] = []
+        for name in (META, f"{INNER}/{META}"):
+            with contextlib.suppress(OSError):
+                one = os.stat(f"{self._path}/{name}")
+                found.append((one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns))
+        return found
 
     def replaced(self) -> bool:
         """Tell whether the folder is another."""
@@ -554,7 +556,7 @@ class _Seen:
 
     def changed(self) -> bool:
         """Tell whether the folder is another, or has another record."""
-        return self.replaced() or self._stat(META) != self._meta
+        return self.replaced() or self._stats() != self._records
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -575,7 +577,7 @@ def steadily(path: str, read: Callable[[], R]) -> R:
             if not seen.changed():
                 raise
         else:
-            if not seen.replaced():
+            if not seen.changed():
                 return found
         finally:
             seen.close()

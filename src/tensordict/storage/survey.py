@@ -11,6 +11,7 @@ import torch
 from tensordict.storage import layout
 from tensordict.storage.base import Record, byte_count
 from tensordict.storage.layout import INNER, META, TEMPORARY, Entry
+from tensordict.storage.rows import Rows, cut, of_children
 
 CHANGING = f"{TEMPORARY}changing"
 """A file of this name lies in the folder of a node that is being changed in its place."""
@@ -19,13 +20,14 @@ Key = tuple[str, ...]
 
 
 class Node(NamedTuple):
-    """One node of a tree: its key, its folder within the tree (empty for the root), and what its record says."""
+    """One node of a tree: its key, its folder within the tree (empty for the root), what its record says, its rows."""
 
     key: Key
     folder: str
     record: Record
     entries: dict[str, Entry]
     pickle: str | None
+    rows: Rows | None = None
 
     def path(self, name: str) -> str:
         """Return the path of a file of this node within the tree."""
@@ -56,13 +58,20 @@ def nodes(root: str) -> Iterator[Node]:
         ValueError: one is malformed; the message names the file and the entry.
         RuntimeError: one was written in a newer format.
     """
-    waiting: list[tuple[Key, str]] = [((), "")]
+    waiting: list[tuple[Key, str, Rows | None]] = [((), "", None)]
     while waiting:
-        key, folder = waiting.pop()
+        key, folder, rows = waiting.pop()
         path = os.path.join(root, folder, META) if folder else os.path.join(root, META)
         node = _node(key, folder, path)
+        rows = Rows(*node.record.rows) if node.record.rows is not None else rows
+        if rows is not None:
+            record, entries = cut(os.path.dirname(path), node.record, node.entries, rows.number)
+            node = node._replace(record=record, entries=entries, rows=rows)
+            rows = of_children(record, rows)
         yield node
-        below = [(node.key_of(name), node.path(entry.file)) for name, entry in node.entries.items() if not entry.dtype]
+        below = [
+            (node.key_of(name), node.path(entry.file), rows) for name, entry in node.entries.items() if not entry.dtype
+        ]
         waiting += reversed(below)
 
 
@@ -87,7 +96,9 @@ def parts(root: str) -> Iterator[Part]:
             yield Part(node.key, node.path(node.pickle))
         for key, entry in node.leaves():
             at = node.key_of(key)
-            if entry.nested:
+            if node.rows is not None and node.rows.growing:  # files may be longer
+                yield from (Part(at, node.path(name)) for name in reversed(entry.files))
+            elif entry.nested:
                 yield Part(at, node.path(layout.sizes_name(entry.file)), byte_count(entry.shape, torch.int64))
                 yield Part(at, node.path(entry.file))
             else:
