@@ -810,3 +810,16 @@ def test_a_failure_leaves_the_old_file_or_store(backend: str, tmp_path: pathlib.
     assert same(stored.to_tensordict(), sample())
     stored.close()
     assert os.listdir(tmp_path) == [f"data.{backend}"]
+
+
+@every_backend
+def test_flush_puts_what_was_written_on_the_disk(
+    backend: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = write(sample(), backend, tmp_path)
+    stored["x"] = stored["x"] + 1
+    synced: list[str] = []
+    monkeypatch.setattr(disk, "sync", synced.append)
+    assert stored.flush() is stored
+    assert str(tmp_path / f"data.{backend}") in synced
+    stored.close()

@@ -88,7 +88,7 @@ memmap(prefix,copy_existing,num_threads,existsok,robust_key,layout,archive,compr
 dumps(prefix,copy_existing,num_threads,robust_key,layout,archive,compression)
 save(prefix,copy_existing,num_threads,robust_key,layout,archive,compression)
 memmap_(prefix,copy_existing,num_threads,existsok,robust_key,layout)
-memmap_refresh_(allow_pickle)
+memmap_refresh_(allow_pickle) lock_rows(start,stop,timeout) flush(checksums)
 memmap_like(prefix,copy_existing,existsok,num_threads,robust_key) min(dim,keepdim,reduce,return_indices)
 minimum(other,default) minimum_(other) mod(other,default) moveaxis(source,destination) movedim(source,destination)
 mul(other,default) mul_(other)

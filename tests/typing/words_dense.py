@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -228,6 +229,8 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.memmap_(), TensorDict)
     assert_type(td.memmap_like(), TensorDict)
     assert_type(td.load_memmap(folder).memmap_refresh_(), TensorDict)
+    assert_type(td.memmap(folder).flush(), TensorDict)
+    assert_type(td.memmap(folder).lock_rows(0, 1), AbstractContextManager[TensorDict])
     assert_type(td.min(0), Any)
     assert_type(td.minimum(1), TensorDict)
     assert_type(td.minimum_(1), TensorDict)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -234,6 +235,8 @@ def check(td: LazyStackedTensorDict, mask: Tensor, folder: str) -> None:
     assert_type(td.memmap_(), LazyStackedTensorDict)
     assert_type(td.memmap_like(), LazyStackedTensorDict)
     assert_type(td.load_memmap(folder).memmap_refresh_(), LazyStackedTensorDict)
+    assert_type(td.memmap(folder).flush(), LazyStackedTensorDict)
+    assert_type(td.memmap(folder).lock_rows(0, 1), AbstractContextManager[LazyStackedTensorDict])
     assert_type(td.min(0), Any)
     assert_type(td.minimum(1), LazyStackedTensorDict)
     assert_type(td.minimum_(1), LazyStackedTensorDict)

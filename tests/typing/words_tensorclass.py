@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import Field, make_dataclass
 from typing import Any
 
@@ -237,6 +238,8 @@ def check(td: Sample, mask: Tensor, folder: str) -> None:
     assert_type(td.memmap_(), Sample)
     assert_type(td.memmap_like(), Sample)
     assert_type(td.load_memmap(folder).memmap_refresh_(), Sample)
+    assert_type(td.memmap(folder).flush(), Sample)
+    assert_type(td.memmap(folder).lock_rows(0, 1), AbstractContextManager[Sample])
     assert_type(td.min(0), Any)
     assert_type(td.minimum(1), Sample)
     assert_type(td.minimum_(1), Sample)

@@ -185,6 +185,23 @@ class PersistentTensorDict(Stored):
         """
         self._room.store.close()
 
+    def flush(self, *, checksums: bool = True) -> Self:
+        """Wait until all that was written to a local file or store is on the disk; return self.
+
+        Args:
+            checksums: those of a file or store are its library's own.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     td = TensorDict({"x": torch.zeros(3)}, [3]).to_h5(f"{folder}/data.h5")
+            ...     td["x"] = torch.ones(3)
+            ...     td.flush().close()
+        """
+        self._room.store.flush()
+        return self
+
     @property
     def kwargs(self) -> dict[str, Any]:
         """Return the options for the file and the datasets that it was opened with.

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
 from tensordict.core.facts import Facts
 from tensordict.ops.store import open_room
+from tensordict.storage import checksum, disk
 from tensordict.storage.append import append, in_memory
 from tensordict.storage.folder import Folder
+from tensordict.storage.locks import rows_held
 from tensordict.storage.memmap import home_of
-from tensordict.storage.saving import steadily
+from tensordict.storage.saving import root_of, steadily
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+N = TypeVar("N")
 
 
 def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bool | None = None) -> None:
@@ -72,22 +80,113 @@ class Mapped(Facts):
             ...     len(td), len(td.memmap_refresh_())
             (3, 4)
         """
-        home = self._home
-        if home is None or home.kind != "memmap" or home.path is None:
-            raise RuntimeError(f"cannot refresh this {type(self).__name__}: it is not memory-mapped from a folder")
-        if not _whole(self):
-            raise RuntimeError(
-                f"cannot refresh a part of what lies in {home.path!r}; refresh the whole and index it again"
-            )
-        mode = home.mode or "r+"
+        path = _folder_of(self, "refresh")
+        mode = self._home.mode or "r+"
         fresh: Any = steadily(
-            home.path,
-            lambda: open_room(Folder(home.path, "r" if mode == "r" else "r+", allow_pickle=bool(allow_pickle))),
+            path,
+            lambda: open_room(Folder(path, "r" if mode == "r" else "r+", allow_pickle=bool(allow_pickle))),
         )
         self._bare()._adopt(fresh._bare())
         if self._locked:
             self._spread_lock(())
         return self
+
+    def lock_rows(self, start: int, stop: int, timeout: float | None = None) -> AbstractContextManager[Self]:
+        """Hold rows of a memory-mapped folder while they are written; others that ask for any of them wait.
+
+        The lock is for writers that use it, in whatever process or thread: reads and other writes are not stopped. It
+        is given back when the block ends, or when the process does, however it ends.
+
+        Args:
+            start: the first row, along the first batch dim.
+            stop: the row after the last.
+            timeout: how many seconds to wait at most; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: if another writer holds some of the rows all the time.
+            IndexError: if there are no such rows.
+            RuntimeError: if this tensordict is not mapped from a folder, or is a part of what lies there.
+            PermissionError: if it was opened with ``mode="r"``.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     td = TensorDict({"x": torch.zeros(4)}, [4]).memmap(folder)
+            ...     with td.lock_rows(1, 3):
+            ...         td[1:3] = TensorDict({"x": torch.ones(2)}, [2])
+            ...     td["x"].tolist()
+            [0.0, 1.0, 1.0, 0.0]
+        """
+        path = _folder_of(self, "lock rows of")
+        batch = self._meta.batch
+        if not batch or not 0 <= start < stop <= batch[0]:
+            raise IndexError(f"cannot lock rows {start!r} to {stop!r} of a tensordict of batch size {list(batch)}")
+        self._writable()
+        return _holding(self, rows_held(path, start, stop, timeout))
+
+    def flush(self, *, checksums: bool = True) -> Self:
+        """Wait until all that was written to the leaves is on the disk; return self.
+
+        Afterwards it survives a power failure, together with the keys, shapes and rows that the folder has. Writes
+        that other processes made to the same files before are on the disk too. Without it the system writes them
+        when it gets to it: a killed process loses nothing, a machine that loses power may.
+
+        Args:
+            checksums: read the files of the leaves again and renew their checksums, so that the folder can be verified.
+
+        Raises:
+            RuntimeError: if this tensordict is not mapped from a folder.
+            OSError: if the disk cannot be written; the message names the file.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     td = TensorDict({"x": torch.zeros(3)}, [3]).memmap(folder)
+            ...     _ = td.fill_("x", 7.0).flush()
+            ...     TensorDict.load_memmap(folder, verify=True)["x"]
+            MemoryMappedTensor([7., 7., 7.])
+        """
+        path = _folder_of(self, "flush", parts=True)
+        files = set(_fold_leaves(self, _synced))
+        if checksums and self._home.mode != "r":
+            checksum.renew(root_of(path), files - {""})
+        return self
+
+
+@contextlib.contextmanager
+def _holding(node: N, held: AbstractContextManager[None]) -> Iterator[N]:
+    with held:
+        yield node
+
+
+def _folder_of(node: Any, what: str, *, parts: bool = False) -> str:
+    """Return the folder that a node is mapped from; raise if it is none, or only a part of what lies there."""
+    home = node._home
+    if home is None or home.kind != "memmap" or home.path is None:
+        raise RuntimeError(f"cannot {what} this {type(node).__name__}: it is not memory-mapped from a folder")
+    if not parts and not _whole(node):
+        raise RuntimeError(f"cannot {what} a part of what lies in {home.path!r}; {what} the whole")
+    return str(home.path)
+
+
+def _fold_leaves(child: Any, call: Callable[[Tensor], str]) -> list[str]:
+    if isinstance(child, Tensor):
+        return [call(child)]
+    return child._fold(lambda v: _fold_leaves(v, call), lambda parts: [one for part in parts for one in part])  # type: ignore[no-any-return]
+
+
+def _synced(leaf: Tensor) -> str:
+    """Write the mapped file of a leaf to the disk and return its path."""
+    if leaf.is_nested:
+        leaf = leaf.values()
+    home = home_of(leaf)
+    if home is None:
+        return ""
+    storage = leaf.untyped_storage()
+    disk.sync_mapping(storage.data_ptr(), storage.nbytes(), home.path)
+    return home.path
 
 
 def _whole(child: Any) -> bool:

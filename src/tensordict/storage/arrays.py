@@ -61,6 +61,9 @@ class Store(Protocol):
     @property
     def path(self) -> str: ...
     def close(self) -> None: ...
+    def flush(self) -> None:
+        """Wait until what was written is on the disk."""
+
     def root(self) -> Any:
         """Return the group at the top; `age` changes when it had to be opened again."""
 

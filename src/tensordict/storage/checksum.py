@@ -8,6 +8,7 @@ is flushed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from tensordict.storage import disk, survey
+from tensordict.storage.layout import META
 from tensordict.storage.memmap import replace_file
 from tensordict.storage.survey import Part, said
 
@@ -75,6 +77,17 @@ def text_of(folder: str, *, known: Mapping[str, Sum] | None = None, skip: Contai
     unread = [file for file in files if file not in known]
     sums = {**dict(zip(unread, _sums(folder, unread))), **known}
     return _dump({file: sums[file] for file in files})
+
+
+def renew(folder: str, paths: Iterable[str]) -> None:
+    """Read some files of a tree again and note their checksums, and those of records that have none."""
+    within = {os.path.relpath(os.path.realpath(path), folder) for path in paths}
+    known: Mapping[str, Sum] = {}
+    with contextlib.suppress(FileNotFoundError, ChecksumError):
+        known = {file: found for file, found in read(folder).items() if file not in within}
+    records = {node.path(META) for node in survey.nodes(folder)}
+    unread = {part.file for part in survey.parts(folder)} - within - known.keys() - records
+    record(folder, known=known, skip=unread)
 
 
 def forget(folder: str, names: Iterable[str]) -> None:

@@ -13,12 +13,13 @@ import errno
 import functools
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 try:
-    import fcntl
+    import fcntl as fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
@@ -122,6 +123,24 @@ def sync_all(paths: Sequence[str]) -> None:
     with ThreadPoolExecutor(min(_AT_ONCE, len(paths))) as pool:
         for _ in pool.map(lambda path: sync(path), paths):
             pass
+
+
+def all_in(path: str) -> list[str]:
+    """Return a file or folder and all that is in it."""
+    return [path, *(os.path.join(top, name) for top, *names in os.walk(path) for some in names for name in some)]
+
+
+def sync_mapping(address: int, nbytes: int, path: str) -> None:
+    """Wait until what was written through a mapping is on the disk; `path` is for the message of an error.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if nbytes and os.name == "posix":
+        flag = 0x10 if sys.platform == "darwin" else 4  # MS_SYNC
+        if _libc().msync(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), flag):
+            code = ctypes.get_errno()
+            raise OSError(code, f"cannot write {path!r} to the disk: {os.strerror(code)}")
 
 
 # --- names

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy
 
+from tensordict.storage import disk
 from tensordict.storage.arrays import STACK, STRING, Items
 
 MODES = ("r", "r+", "w", "w-", "x", "a")
@@ -104,6 +105,8 @@ class HDF5:
     def flush(self) -> None:
         if self._file and self._pid == os.getpid():
             self._file.flush()
+            if os.path.isfile(self._path):
+                disk.sync(self._path)
 
     def group(self, path: str) -> Any:
         root = self.root()

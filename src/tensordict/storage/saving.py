@@ -461,7 +461,7 @@ def replacing(path: str) -> Iterator[str]:
     new = os.path.join(beside, name)
     try:
         yield new
-        disk.sync_all(_all_in(new))
+        disk.sync_all(disk.all_in(new))
         with disk.held(parent):
             _replace_whole(new, path, os.path.join(beside, _OLD))
             disk.sync(parent)
@@ -469,11 +469,6 @@ def replacing(path: str) -> Iterator[str]:
         disk.remove_tree(beside)
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _all_in(path: str) -> list[str]:
-    """Return a file or folder and all that is in it."""
-    return [path, *(os.path.join(top, name) for top, *names in os.walk(path) for some in names for name in some)]
 
 
 def _replace_whole(new: str, path: str, old: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 
+from tensordict.storage import disk
 from tensordict.storage.arrays import Items
 from tensordict.storage.hdf5 import fitted
 
@@ -84,6 +85,10 @@ class Zarr:
         if self._group is not None:
             self._group.store.close()
             self._group = None
+
+    def flush(self) -> None:
+        if isinstance(self._where, str) and os.path.exists(self.path):
+            disk.sync_all(disk.all_in(self.path))
 
     def group(self, path: str) -> Any:
         root = self.root()
