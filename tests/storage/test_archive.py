@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tensordict import (
     NonTensorData,
     TensorDict,
     is_memmap_archive,
+    lazy_stack,
     load_memmap,
     pack_memmap,
     unpack_memmap,
@@ -121,6 +123,19 @@ def test_an_archive_is_read_only_unless_asked(tmp_path: Path) -> None:
     words = TensorDict({"word": ["a", "b"]}, [2]).memmap(tmp_path / "words", archive=True)
     with pytest.raises(PermissionError, match="grow"):
         words.get("word")[0] = "z"
+
+
+def test_members_that_are_not_counted_are_found(tmp_path: Path) -> None:
+    """The published package does not count them."""
+    lazy_stack([TensorDict({"x": torch.ones(at)}) for at in range(3)]).memmap(tmp_path / "zip", archive=True)
+
+    def uncounted(name: str, content: bytes) -> list[tuple[str, bytes]]:
+        text = json.loads(content) if name == "meta.json" else {}
+        text.pop("_tensordict_members", None)
+        return [(name, json.dumps(text).encode() if text else content)]
+
+    got = load_memmap(rewritten(tmp_path / "zip", uncounted))
+    assert [row["x"].tolist() for row in got.tensordicts] == [[], [1], [1, 1]]
 
 
 def test_what_is_an_archive(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import atexit
 import copy
 import functools
+import io
 import json
 import os
 import shutil
 import struct
 import sys
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,16 +68,17 @@ def content() -> TensorDict:
 
 
 @functools.cache
-def saved() -> tuple[dict[str, bytes], bytes]:
-    """Return the files of a folder, and a consolidated file, of the same tree."""
+def saved() -> tuple[dict[str, bytes], bytes, bytes]:
+    """Return the files of a folder, and two consolidated files, of the same tree: plain, and with packed rows."""
     long = TensorDict({"s": [f"row {n}" for n in range(1000)]}, [1000])
     td = TensorDict({**dict(content().select("x", "a/b", "shape", "texts").items()), "inner": content(), "long": long})
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         td.memmap(root / "data")
         td.consolidate(root / "one")
+        content().consolidate(root / "rows", layout="rows")
         files = {str(p.relative_to(root / "data")): p.read_bytes() for p in (root / "data").rglob("*") if p.is_file()}
-        return files, (root / "one").read_bytes()
+        return files, (root / "one").read_bytes(), (root / "rows").read_bytes()
 
 
 @functools.cache
@@ -283,7 +286,7 @@ def opened(path: str, folder: str) -> None:
     failure: BaseException | None = None
     try:
         with nothing_but(folder):
-            if os.path.isdir(path):
+            if os.path.isdir(path) or path.endswith(".zip"):
                 node = TensorDict.load_memmap(path, mode="r")
             else:
                 node = TensorDict.from_consolidated(path, mode="r")
@@ -298,11 +301,18 @@ def opened(path: str, folder: str) -> None:
     assert {p: os.lstat(p).st_mtime_ns for p in Path(folder).rglob("*")} == before
 
 
+def load_compressed(folder: str) -> None:
+    path = os.path.join(folder, "a.zip")
+    content().memmap(path, archive=True, compression="deflate")
+    read(TensorDict.load_memmap(path, mode="r"), folder)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
     """Import what reading imports late, so that it does not look like code that a file runs."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "one").write_bytes(saved()[1])
+        load_compressed(folder)
         read(TensorDict.load_memmap(template(), mode="r"), template())
         node = TensorDict.from_consolidated(Path(folder, "one"), mode="r")
         read(node, folder)
@@ -312,7 +322,7 @@ def warm() -> None:
 @FEW
 @given(st.data())
 def test_folders(data: st.DataObject) -> None:
-    files, _ = saved()
+    files, *_ = saved()
     draw = data.draw
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(template(), Path(folder, "data"), copy_function=os.link)
@@ -334,8 +344,8 @@ _HEAD = struct.Struct("<8sIIQQ")
 @FEW
 @given(st.data())
 def test_consolidated_files(data: st.DataObject) -> None:
-    _, one = saved()
     draw = data.draw
+    one = draw(st.sampled_from(saved()[1:]))
     magic, version, _, length, total = _HEAD.unpack(one[: _HEAD.size])
     text, leaves = one[_HEAD.size : _HEAD.size + length], one[len(one) - total :]
     text = spoiled(text, draw)
@@ -348,6 +358,25 @@ def test_consolidated_files(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "one").write_bytes(made)
         opened(str(Path(folder, "one")), folder)
+
+
+@FEW
+@given(st.data())
+def test_archives(data: st.DataObject) -> None:
+    files, *_ = saved()
+    draw = data.draw
+    bad = draw(st.lists(st.sampled_from(sorted(n for n in files if n.endswith("meta.json"))), max_size=1))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))) as archive:
+        for name, content in files.items():
+            archive.writestr(name, spoiled(content, draw) if name in bad else content)
+    raw = bytearray(made.getvalue())
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(raw) - 1) | st.integers(len(raw) - 3000, len(raw) - 1))
+        raw[at] ^= draw(st.integers(1, 255))
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.zip").write_bytes(raw[: draw(st.just(len(raw)) | st.integers(0, len(raw)))])
+        opened(str(Path(folder, "a.zip")), folder)
 
 
 @pytest.mark.parametrize("depth", [100, 400])

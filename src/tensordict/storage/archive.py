@@ -43,6 +43,8 @@ COMPRESSIONS = {
     "lzma": zipfile.ZIP_LZMA,
 }
 _LOCAL = struct.Struct("<4s5H3L2H")  # the header in front of the content of an entry
+_FLAGS = 0x80E  # how hard it was compressed, sizes after the content, names in UTF-8
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, zlib.error, lzma.LZMAError, EOFError, struct.error, OverflowError)
 _PADDING = 0x5444  # "TD": the extra field that moves the content of an entry to a multiple of 64 bytes
 
 _FORMAT_HELP = "write it with memmap(..., archive=True) or pack_memmap()"
@@ -215,7 +217,7 @@ class Directory:
         while True:
             try:
                 self._zip = zipfile.ZipFile(self.path)
-            except (zipfile.BadZipFile, NotImplementedError, struct.error) as error:
+            except (*_DAMAGE, UnicodeDecodeError) as error:
                 raise ValueError(f"{self.path!r} is no archive of a tensordict: {error}; {_FORMAT_HELP}") from error
             status = os.fstat(self._file.fileno())
             self.storage = map_file(self.path, os.stat(self.path).st_size, mode)
@@ -237,8 +239,8 @@ class Directory:
             raise self._wrong(name, "its name leads out of the archive, or is no name of a file")
         if name in self.entries:
             raise self._wrong(name, "there are two of this name")
-        if info.flag_bits & 1:
-            raise self._wrong(name, "it is encrypted")
+        if info.flag_bits & ~_FLAGS:
+            raise self._wrong(name, f"its flags, {info.flag_bits:#x}, are unknown, or it is encrypted")
         if info.compress_type not in COMPRESSIONS.values():
             raise self._wrong(name, f"its compression, {info.compress_type}, is unknown")
         if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
@@ -270,7 +272,7 @@ class Directory:
         try:
             with self._zip.open(self.require(name)) as file:
                 yield file
-        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, struct.error) as error:
+        except _DAMAGE as error:
             raise ChecksumError(f"{self.path!r} is damaged: entry {name!r}: {error}") from error
 
     def read(self, name: str) -> bytes:
@@ -323,7 +325,8 @@ class Archive(Sealed):
 
     def __init__(self, source: Directory, folder: str, allow_pickle: bool, at: tuple[str, ...] = ()) -> None:
         text = source.read(folder + META)
-        record, entries = layout.parse(text, f"{source.path}/{folder}{META}")
+        top = f"{source.path}/"
+        record, entries = layout.parse(text, f"{top}{folder}{META}", lambda path: path[len(top) :] in source.entries)
         super().__init__(source.path, source.mode, record, entries)
         self._source, self._folder, self.allow_pickle, self._at = source, folder, allow_pickle, at
         name = layout.pickle_name(text) if record.kind.startswith("non-tensor") else None

@@ -197,7 +197,11 @@ class Consolidated(Sealed):
         where = f"{source.path}: node {'/'.join(at)!r}" if at else source.path
         if not isinstance(found, dict) or not isinstance(found.get("meta"), dict):
             raise _wrong(source.path, str(at), 'an object with the entry "meta"', found)
-        record, entries = layout.parse_object(found["meta"], where)
+        nodes = found.get("nodes")
+        members = len(nodes) if type(nodes) is list else 0
+        record, entries = layout.parse_object(
+            found["meta"], where, lambda path: int(os.path.basename(os.path.dirname(path))) < members
+        )
         super().__init__(source.path, source.mode, record, entries)
         self._source, self._at, self.kind = source, at, source.kind
         self.layout = found.get("layout", "")

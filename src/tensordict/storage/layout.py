@@ -12,7 +12,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -127,8 +127,10 @@ def shown(keys: tuple[str, ...]) -> str:
 # --- reading
 
 
-def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
-    """Read the text of a `meta.json`; `path` is where it lies.
+def parse(
+    text: str | bytes, path: str, exists: Callable[[str], bool] = os.path.isfile
+) -> tuple[Record, dict[str, Entry]]:
+    """Read the text of a `meta.json`; `path` is where it lies, and `exists` tells which others there are.
 
     Raises:
         ValueError: the text is not what a `meta.json` holds; the message names the file and the entry.
@@ -138,10 +140,12 @@ def parse(text: str | bytes, path: str) -> tuple[Record, dict[str, Entry]]:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from error
-    return parse_object(raw, path)
+    return parse_object(raw, path, exists)
 
 
-def parse_object(raw: Any, path: str) -> tuple[Record, dict[str, Entry]]:
+def parse_object(
+    raw: Any, path: str, exists: Callable[[str], bool] = os.path.isfile
+) -> tuple[Record, dict[str, Entry]]:
     """Read what the text of a `meta.json` holds, once it is read as JSON; arguments and errors as for `parse`."""
     if not isinstance(raw, dict):
         raise _wrong(path, "the whole file", "an object", raw)
@@ -158,7 +162,7 @@ def parse_object(raw: Any, path: str) -> tuple[Record, dict[str, Entry]]:
         record, entries = _dense(raw, path)
         return replace(record, kind=kind, rows=rows), entries
     if kind == "lazy":
-        record, entries = _lazy(raw, path)
+        record, entries = _lazy(raw, path, exists)
         return replace(record, rows=rows), entries
     if kind == "tensorclass":
         return Record(kind, cls=cls), {INNER: Entry(INNER)}
@@ -288,15 +292,15 @@ def _stack(raw: dict[str, Any], path: str) -> tuple[int, str | None]:
     return dim, name
 
 
-def _lazy(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
+def _lazy(raw: dict[str, Any], path: str, exists: Callable[[str], bool]) -> tuple[Record, dict[str, Entry]]:
     dim, name = _stack(raw, path)
-    count = raw.get(_MEMBERS)
+    count, folder = raw.get(_MEMBERS), os.path.dirname(path)
     if count is None:
-        count, folder = 0, os.path.dirname(path)
-        while os.path.isfile(os.path.join(folder, str(count), META)):
+        count = 0
+        while exists(os.path.join(folder, str(count), META)):
             count += 1
-    if type(count) is not int or count < 0:
-        raise _wrong(path, _MEMBERS, "the number of members", count)
+    if type(count) is not int or count < 1 or not exists(os.path.join(folder, str(count - 1), META)):
+        raise _wrong(path, _MEMBERS, "the number of members, at least one", count)
     record = Record("lazy", stack_dim=dim, stack_name=name)
     return record, {str(member): Entry(str(member)) for member in range(count)}
 
