@@ -171,7 +171,7 @@ load(prefix,device,non_blocking,out,robust_key,subpath,mode,num_threads,allow_pi
 load_memmap(prefix,device,non_blocking,out,robust_key,subpath,mode,num_threads,allow_pickle,verify)
 make_tensordict(input_dict,batch_size,device,auto_batch_size) maybe_dense_stack(input,dim,out)
 merge_tensordicts(callback_exist) is_memmap_archive(path) pack_memmap(prefix,archive_path,compression,compresslevel)
-unpack_memmap(archive_path,prefix)
+refresh_archive_checksums(archive_path) unpack_memmap(archive_path,prefix)
 pad(tensordict,pad_size,value,inplace,safe)
 pad_sequence(list_of_tensordicts,pad_dim,padding_value,out,return_mask,padding_side) parse_tensor_dict_string(s)
 set_capture_non_tensor_stack(mode) set_get_defaults_to_none(set_to_none) set_lazy_legacy(mode) set_list_to_stack(mode)

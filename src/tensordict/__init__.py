@@ -50,6 +50,7 @@ from tensordict.roof.functions import (
     pack_memmap,
     pad,
     pad_sequence,
+    refresh_archive_checksums,
     unpack_memmap,
     unpad_sequence,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "pad",
     "pad_sequence",
     "parse_tensor_dict_string",
+    "refresh_archive_checksums",
     "set_capture_non_tensor_stack",
     "set_get_defaults_to_none",
     "set_lazy_legacy",

@@ -20,10 +20,12 @@ from torch import Tensor
 from tensordict import (
     NonTensorData,
     TensorDict,
+    append_memmap,
     is_memmap_archive,
     lazy_stack,
     load_memmap,
     pack_memmap,
+    refresh_archive_checksums,
     unpack_memmap,
 )
 from tensordict.storage.memmap import home_of
@@ -257,6 +259,40 @@ def test_any_byte_that_changes_is_an_error_or_changes_no_value_but_its_own(tmp_p
     except (ValueError, RuntimeError, FileNotFoundError):
         return
     assert_alike(got, want)  # what fills the gaps, dates and attributes of entries mean nothing
+
+
+def test_checksums_are_renewed_in_their_places(tmp_path: Path) -> None:
+    path = packed(tree(), tmp_path)
+    before = path.read_bytes()
+    refresh_archive_checksums(path)
+    assert path.read_bytes() == before
+    td = load_memmap(path, mode="r+", allow_pickle=True)
+    td["x"].add_(1)
+    td["n", "y"].zero_()
+    with pytest.raises(ValueError, match="CRC"):
+        load_memmap(path, verify=True, allow_pickle=True)
+    refresh_archive_checksums(path)
+    assert_alike(load_memmap(path, verify=True, allow_pickle=True), td)
+    with zipfile.ZipFile(path) as found:
+        assert found.testzip() is None
+    (tmp_path / "text").write_text("no zip")
+    with pytest.raises(ValueError, match="no archive"):
+        refresh_archive_checksums(tmp_path / "text")
+
+
+def test_a_folder_that_was_appended_to_is_packed(tmp_path: Path) -> None:
+    td = TensorDict({"x": torch.arange(3), "n": {"y": torch.ones(3, 2)}, "word": ["a", "b", "c"]}, [3])
+    td.memmap(tmp_path / "folder")
+    append_memmap(tmp_path / "folder", td[1:])
+    want = torch.cat([td, td[1:]])
+    path = pack_memmap(tmp_path / "folder", tmp_path / "zip")
+    assert_alike(load_memmap(path, verify=True), want)
+    unpack_memmap(path, tmp_path / "again")
+    assert_alike(load_memmap(tmp_path / "again", verify=True), want)
+    record = tmp_path / "folder" / "meta.json"  # an append that is cut off leaves longer files
+    record.write_text(record.read_text().replace('"_tensordict_rows": [5, 5]', '"_tensordict_rows": [4, 5]'))
+    assert len(load_memmap(tmp_path / "folder")) == 4
+    assert_alike(load_memmap(pack_memmap(tmp_path / "folder", path), verify=True), want[:4])
 
 
 def test_objects_are_loaded_only_when_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

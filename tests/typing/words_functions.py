@@ -77,6 +77,7 @@ from tensordict import (
     pad,
     pad_sequence,
     parse_tensor_dict_string,
+    refresh_archive_checksums,
     set_capture_non_tensor_stack,
     set_get_defaults_to_none,
     set_lazy_legacy,
@@ -155,6 +156,7 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(from_consolidated(td.consolidate(folder + "1").saved_path), TensorDict)
     assert_type(is_memmap_archive(folder), bool)
     assert_type(pack_memmap(td.memmap(folder + "2").saved_path, folder + "3"), Path)
+    assert_type(refresh_archive_checksums(pack_memmap(td.memmap(folder + "7").saved_path, folder + "8")), None)
     assert_type(unpack_memmap(pack_memmap(td.memmap(folder + "5").saved_path, folder + "6"), folder + "4"), Path)
     assert_type(lazy_legacy(), bool | None)
     assert_type(lazy_stack([td, td]), Any)

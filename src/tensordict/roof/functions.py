@@ -21,7 +21,7 @@ from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.nontensor import NonTensor
 from tensordict.ops.join import lazy_stack, maybe_dense_stack, stack
 from tensordict.ops.ragged import lengths_mask, padded
-from tensordict.storage.archive import is_archive, pack, unpack
+from tensordict.storage.archive import is_archive, pack, renew, unpack
 
 C = TypeVar("C", bound=TensorCollection)
 
@@ -93,6 +93,28 @@ def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLik
     path = os.path.abspath(prefix)
     unpack(os.path.abspath(archive_path), path)
     return pathlib.Path(path)
+
+
+def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> None:
+    """Write the checksums of an archive anew, after leaves of it were written with ``mode="r+"``.
+
+    Args:
+        archive_path: the zip file; no other process may write to it meanwhile.
+
+    Raises:
+        ValueError: if the file is no archive of a tensordict.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from tensordict import TensorDict, refresh_archive_checksums
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     td = TensorDict({"x": torch.zeros(3)}, [3]).memmap(f"{folder}/data.zip", archive=True)
+        ...     _ = td.fill_("x", 7.0)
+        ...     refresh_archive_checksums(f"{folder}/data.zip")
+        ...     TensorDict.load_memmap(f"{folder}/data.zip", verify=True)["x"].tolist()
+        [7.0, 7.0, 7.0]
+    """
+    renew(os.path.abspath(archive_path))
 
 
 def is_memmap_archive(path: str | os.PathLike[str]) -> bool:

@@ -161,13 +161,40 @@ def pack(folder: str, path: str, compression: str | int | None = None, level: in
 
 
 def _pack(folder: str, new: str, method: int, level: int | None) -> None:
+    # the records of a tree that is appended to may say less than there is, and its files may hold more: an archive has
+    # just the rows that count, at each node
+    grown: dict[str, bytes] = {}
+    sizes: dict[str, int] = {}
+    for node in survey.nodes(folder):
+        if node.rows is not None and node.pickle is None:
+            grown[node.path(META)] = layout.dump(replace(node.record, rows=None), node.entries).encode()
+            for key, entry in node.leaves():
+                if entry.nested and node.rows.growing:
+                    at = survey.said((*node.key, key))
+                    raise ValueError(
+                        f"{at}an append to {folder!r} was cut off; append to it again, or save it, to pack it"
+                    )
+                if not entry.nested and entry.dtype is not None:
+                    sizes[node.path(entry.file)] = byte_count(entry.shape, entry.dtype)
     with Writer(new, method, level) as writer:
         for part in survey.parts(folder):
             source = os.path.join(folder, part.file)
-            if part.nbytes == 0 and not os.path.exists(source):
-                continue
-            with open(source, "rb") as file, writer.entry(part.file, os.path.getsize(source)) as entry:
-                shutil.copyfileobj(file, entry, 1 << 20)
+            if part.file in grown:
+                writer.put(part.file, grown[part.file])
+            elif part.nbytes != 0 or os.path.exists(source):
+                with open(source, "rb") as file:
+                    nbytes = sizes.get(part.file, os.path.getsize(source))
+                    with writer.entry(part.file, nbytes) as entry:
+                        _copy(file, entry, nbytes)
+
+
+def _copy(file: Any, entry: Any, nbytes: int) -> None:
+    while nbytes:
+        content = file.read(min(nbytes, 1 << 20))
+        if not content:
+            raise ValueError(f"{file.name!r} ends {nbytes} bytes too early")
+        entry.write(content)
+        nbytes -= len(content)
 
 
 def unpack(path: str, folder: str) -> None:
@@ -199,6 +226,24 @@ def unpack(path: str, folder: str) -> None:
 def _parents(name: str) -> list[str]:
     parts = name.split("/")[:-1]
     return ["/".join(parts[: at + 1]) for at in range(len(parts))]
+
+
+def renew(path: str) -> None:
+    """Write the checksums of entries that are not compressed anew, where they are, after leaves were written.
+
+    Raises:
+        ValueError: the file is no such zip file.
+    """
+    source = Directory(path, "r+")
+    storage = source.storage
+    places = source.sums()
+    for name, info in source.entries.items():
+        if info.compress_type == zipfile.ZIP_STORED:
+            content = view(storage, source.start(info), (info.file_size,), torch.uint8)
+            crc = torch.frombuffer(bytearray(struct.pack("<L", zlib.crc32(raw(content)))), dtype=torch.uint8)
+            for at in (info.header_offset + 14, places[name]):
+                view(storage, at, (4,), torch.uint8).copy_(crc)
+    disk.sync(path)
 
 
 # --- reading
@@ -245,13 +290,13 @@ class Directory:
             raise self._wrong(name, f"its compression, {info.compress_type}, is unknown")
         if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
             raise self._wrong(name, f"it is stored in {info.compress_size} bytes, but should have {info.file_size}")
-        if self._start(info) + info.compress_size > self._zip.start_dir:
+        if self.start(info) + info.compress_size > self._zip.start_dir:
             raise self._wrong(name, "it ends beyond the end of the file")
 
     def _wrong(self, name: str, what: str) -> ValueError:
         return ValueError(f"{self.path!r} is damaged: entry {name!r}: {what}")
 
-    def _start(self, info: zipfile.ZipInfo) -> int:
+    def start(self, info: zipfile.ZipInfo) -> int:
         """Return where the content of an entry begins, which only the header in front of it tells."""
         at = info.header_offset
         if not 0 <= at <= self._zip.start_dir - _LOCAL.size:
@@ -260,6 +305,18 @@ class Directory:
         if head[0] != b"PK\x03\x04":
             raise self._wrong(info.filename, "there is no header in front of it")
         return int(at + _LOCAL.size + head[-2] + head[-1])
+
+    def sums(self) -> dict[str, int]:
+        """Return where in the list of entries the checksum of each lies."""
+        found, at = {}, self._zip.start_dir
+        for info in self._zip.infolist():
+            head = raw(view(self.storage, at, (46,), torch.uint8))
+            lengths = struct.unpack("<3H", head[28:34])
+            if bytes(head[:4]) != b"PK\1\2":
+                raise self._wrong(info.filename, "the list of entries is not where it should be")
+            found[info.filename] = at + 16
+            at += 46 + sum(lengths)
+        return found
 
     def require(self, name: str) -> zipfile.ZipInfo:
         if name not in self.entries:
@@ -295,7 +352,7 @@ class Directory:
         if info.file_size != nbytes:
             at = f"entry {name!r} of {self.path!r}"
             raise ValueError(f"{at} should hold {nbytes} bytes, but it holds {info.file_size}")
-        start = self._start(info)
+        start = self.start(info)
         if info.compress_type == zipfile.ZIP_STORED and start % dtype.itemsize == 0:
             return leaf_of(self.storage, start, shape, dtype)
         if self.mode == "r+":
