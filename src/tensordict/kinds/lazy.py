@@ -391,7 +391,11 @@ class LazyStackedTensorDict(TensorDictBase):
         return node
 
     def _parts(self, key: str) -> list[Any]:
-        """Return the child of each member."""
+        """Return the child of each member, by a shorter road where all are dense."""
+        try:
+            return [m._dict[key] for m in self._tensordicts]
+        except (AttributeError, KeyError):
+            pass  # of another kind, or without the key
         try:
             return [m._get(key) for m in self._tensordicts]
         except errors.MissingKey:
