@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,9 @@ EXAMPLES = pytest.StashKey[list[int]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[EXAMPLES] = [0]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a shell starts what it puts into the background so; tests of Ctrl-C, and processes of theirs, must hear it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
