@@ -95,6 +95,33 @@ def test_a_save_that_does_not_fit_leaves_the_old(name: str, tmp_path: Path) -> N
     on_small_disk(tmp_path, work)
 
 
+ONE_FILE: dict[str, tuple[Callable[[Any, Path], Any], Callable[[Path], Any]]] = {
+    "consolidate": (lambda td, path: td.consolidate(path), TensorDict.from_consolidated),
+    "consolidated rows": (lambda td, path: td.consolidate(path, layout="rows"), TensorDict.from_consolidated),
+    "packed rows": (lambda td, path: td.memmap(path, layout="rows"), TensorDict.load_memmap),
+    "archive": (lambda td, path: td.memmap(path, archive=True), TensorDict.load_memmap),
+}
+
+
+@pytest.mark.parametrize("name", ONE_FILE)
+def test_one_file_that_does_not_fit_leaves_the_old(name: str, tmp_path: Path) -> None:
+    save, load = ONE_FILE[name]
+
+    def work(folder: Path) -> None:
+        save(rows(5, 3), folder / "data")
+        for count in (12, 40):
+            with pytest.raises(OSError, match=r"no space for .*data.*\d{8} bytes needed"):
+                save(rows(count), folder / "data")
+        back = load(folder / "data")
+        assert back["x"].shape == (5, MB)
+        assert back["x"].min() == back["y"].min() == 3
+        assert os.listdir(folder) == ["data"]
+        save(rows(7), folder / "data")
+        assert len(load(folder / "data")) == 7
+
+    on_small_disk(tmp_path, work)
+
+
 def test_what_was_preallocated_can_be_written_when_the_disk_is_full(tmp_path: Path) -> None:
     def work(folder: Path) -> None:
         one = rows(1).expand(9).memmap_like(folder / "one")

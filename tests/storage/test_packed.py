@@ -18,7 +18,15 @@ from test_consolidated import assert_alike
 from test_contract import DTYPES, any_tensor, bits
 from torch import Tensor
 
-from tensordict import NonTensorData, TensorClass, TensorDict, UnbatchedTensor, from_consolidated, lazy_stack
+from tensordict import (
+    NonTensorData,
+    TensorClass,
+    TensorDict,
+    UnbatchedTensor,
+    append_memmap,
+    from_consolidated,
+    lazy_stack,
+)
 from tensordict.ops.parallel.wire import dumps, loads
 from tensordict.storage.packed import Records, record
 
@@ -225,6 +233,16 @@ def test_a_folder_of_packed_rows_keeps_what_it_should(tmp_path: Path) -> None:
         TensorDict.load_memmap(tmp_path)
     td.memmap(tmp_path)
     assert_alike(TensorDict.load_memmap(tmp_path), td)
+
+
+def test_packed_rows_are_read_again_but_do_not_grow(tmp_path: Path) -> None:
+    td = table().memmap(tmp_path, layout="rows")
+    with pytest.raises(RuntimeError, match="part"):
+        td[2:].memmap_refresh_()
+    table().exclude("jagged").memmap(tmp_path, layout="rows")
+    assert_alike(td.memmap_refresh_(), table().exclude("jagged"))
+    with pytest.raises(ValueError, match="layout='rows'"):
+        append_memmap(tmp_path, td)
 
 
 def test_objects_in_packed_rows_are_loaded_only_when_allowed(tmp_path: Path) -> None:

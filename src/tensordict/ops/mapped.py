@@ -195,5 +195,5 @@ def _whole(child: Any) -> bool:
         return bool(child._fold(_whole, all))
     if child.is_nested:
         return True
-    home = home_of(child)
-    return home is not None and home.leaf_at(0) == (0, tuple(child.shape))
+    home, start = home_of(child), int(child.storage_offset()) * child.itemsize
+    return home is not None and (not child.numel() or home.leaf_at(start) == (start, tuple(child.shape)))
