@@ -35,6 +35,7 @@ VIEWS: dict[Any, type] = {
 }
 # They wait for a GPU or for another process, or copy to where nobody can look.
 NOT_RUN = {"cuda", "pin_memory", "pin_memory_", "record_stream"}
+NOT_RUN |= {"make_memmap", "make_memmap_from_tensor", "make_memmap_from_storage"}
 
 
 def load(page: str, prefix: str = "words_") -> types.ModuleType:

@@ -13,6 +13,7 @@ import torch.multiprocessing as mp
 
 from tensordict import (
     LazyStackedTensorDict,
+    MemoryMappedTensor,
     MetaData,
     NonTensorData,
     NonTensorStack,
@@ -447,3 +448,55 @@ def test_what_cannot_be_refreshed(place: Path) -> None:
             td.memmap_refresh_()
     with pytest.raises(RuntimeError, match="part"):
         flat(0, 3).memmap(place)[1:].memmap_refresh_()
+
+
+# ---- leaves that are added
+
+
+def test_leaves_are_added_to_a_folder(place: Path) -> None:
+    td = flat(0, 3).memmap(place)
+    zeros = td.make_memmap("new", [3, 2], dtype=torch.int16)
+    assert type(zeros) is MemoryMappedTensor
+    assert zeros.filename == str(place / "new.memmap")
+    td.make_memmap_from_tensor(("deep", "n", "w"), torch.arange(3))
+    td.make_memmap_from_tensor("blank", torch.ones(3), copy_data=False)
+    td.make_memmap_from_storage("bytes", torch.arange(6.0).untyped_storage(), [3, 2])
+    zeros[1] = 7
+    assert td.is_locked
+    for seen in (td, TensorDict.load_memmap(place)):
+        assert seen["new"].tolist() == [[0, 0], [7, 7], [0, 0]]
+        assert seen["deep", "n", "w"].tolist() == [0, 1, 2]
+        assert seen["blank"].tolist() == [0, 0, 0]
+        assert seen["bytes"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    td.make_memmap_from_tensor("blank", torch.ones(3))
+    assert TensorDict.load_memmap(place)["blank"].tolist() == td["blank"].tolist() == [1, 1, 1]
+    assert survey_of(str(place)).damage == []
+    more = flat(3, 1)
+    more["new"], more["deep", "n", "w"] = torch.ones(1, 2, dtype=torch.int16), torch.tensor([3])
+    more["blank"], more["bytes"] = torch.ones(1), torch.ones(1, 2)
+    append_memmap(place, more)
+    assert td.memmap_refresh_()["deep", "n", "w"].tolist() == [0, 1, 2, 3]
+
+
+def test_leaves_that_cannot_be_added(place: Path) -> None:
+    td = flat(0, 3).memmap(place)
+    before = raw(place)
+    calls: list[tuple[Any, Any, str]] = [
+        (lambda: flat(0, 3).make_memmap("new", [3]), RuntimeError, "not memory-mapped"),
+        (lambda: td.memmap_().clone().memmap_().make_memmap("new", [3]), RuntimeError, "from a folder"),
+        (lambda: td[1:].make_memmap("new", [2]), RuntimeError, "part"),
+        (lambda: td.make_memmap("new", [4]), RuntimeError, r"'new'.*\[3\], got \[4\]"),
+        (lambda: td.make_memmap("x", [3]), RuntimeError, "'x'.*another shape or dtype"),
+        (lambda: td.make_memmap("deep", [3]), RuntimeError, "'deep'.*TensorDict"),
+        (lambda: td.make_memmap(("none", "x"), [3]), KeyError, "none"),
+        (lambda: td.make_memmap_from_tensor("x", torch.arange(3), existsok=False), RuntimeError, "existsok"),
+        (lambda: td.make_memmap_from_tensor("new", torch.ones(3, device="meta")), RuntimeError, "meta"),
+        (lambda: td.make_memmap_from_storage("new", torch.ones(1).untyped_storage(), [3]), ValueError, "12 bytes"),
+        (lambda: TensorDict.load_memmap(place, mode="r").make_memmap("new", [3]), PermissionError, "mode='r'"),
+    ]
+    for call, error, message in calls:
+        with pytest.raises(error, match=message):
+            call()
+    assert raw(place) == before
+    with pytest.raises(TypeError, match="takes no leaf"):
+        stacked(0, 2).memmap(place.parent / "stack").make_memmap("new", [2])

@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor
 
+from tensordict.aliases import NestedKey, SizeLike
 from tensordict.core.facts import Facts
+from tensordict.keys import unravel_key_to_tuple
+from tensordict.meta import as_batch
 from tensordict.ops.store import open_room
 from tensordict.storage import checksum, disk
-from tensordict.storage.append import append, in_memory
+from tensordict.storage.append import alone, append, in_memory
 from tensordict.storage.folder import Folder
 from tensordict.storage.locks import rows_held
+from tensordict.storage.mapped import MemoryMappedTensor, present
 from tensordict.storage.memmap import home_of
 from tensordict.storage.saving import root_of, steadily
 
@@ -153,6 +158,131 @@ class Mapped(Facts):
         if checksums and self._home.mode != "r":
             checksum.renew(root_of(path), files - {""})
         return self
+
+    def make_memmap(
+        self, key: NestedKey, shape: SizeLike, *, dtype: torch.dtype | None = None, robust_key: bool | None = True
+    ) -> Tensor:
+        """Add a leaf of zeros to a memory-mapped folder, locked or not, and return it.
+
+        Args:
+            key: the key; the nested tensordict that it goes to must be there.
+            shape: the shape, which begins with the batch size.
+            dtype: the default dtype of torch by default.
+            robust_key: kept for programs that pass it; any key is safe.
+
+        Raises:
+            RuntimeError: if this tensordict is not mapped from a folder, the shape does not begin with the batch size,
+                or there is such a key with another shape or dtype.
+            PermissionError: if it was opened with ``mode="r"``.
+            OSError: if there is not enough space.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     td = TensorDict({"x": torch.zeros(3)}, [3]).memmap(folder)
+            ...     td.make_memmap("y", [3, 2], dtype=torch.uint8)[1] = 7
+            ...     TensorDict.load_memmap(folder)["y"].tolist()
+            [[0, 0], [7, 7], [0, 0]]
+        """
+        wanted = as_batch(shape), dtype or torch.get_default_dtype()
+        return _add(self, key, wanted, lambda folder, name: folder.create(name, *wanted))
+
+    def make_memmap_from_tensor(
+        self,
+        key: NestedKey,
+        tensor: Tensor,
+        *,
+        copy_data: bool = True,
+        existsok: bool = True,
+        robust_key: bool | None = True,
+    ) -> Tensor:
+        """Add a copy of a tensor to a memory-mapped folder and return it; other arguments and errors as `make_memmap`.
+
+        Args:
+            tensor: the tensor; its shape begins with the batch size.
+            copy_data: when false, only its shape and dtype count, and the leaf is all zeros.
+            existsok: replace the values of a leaf of this shape and dtype that is there.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     td = TensorDict({"x": torch.zeros(3)}, [3]).memmap(folder)
+            ...     td.make_memmap_from_tensor("y", torch.arange(3))
+            MemoryMappedTensor([0, 1, 2])
+        """
+        if not copy_data:
+            tensor = tensor.to("meta")
+        elif tensor.is_meta:
+            raise RuntimeError(f"cannot copy the value at key {key!r}: it is on the device 'meta', without memory")
+        wanted = tuple(tensor.shape), tensor.dtype
+
+        def make(folder: Folder, name: str) -> Tensor:
+            if not existsok and name in folder.keys():  # noqa: SIM118
+                raise RuntimeError(f"there is a leaf at key {key!r} already; pass existsok=True to replace its values")
+            return folder.write(name, tensor) if copy_data else folder.create(name, *wanted)
+
+        return _add(self, key, wanted, make)
+
+    def make_memmap_from_storage(
+        self,
+        key: NestedKey,
+        storage: torch.UntypedStorage,
+        shape: SizeLike,
+        *,
+        dtype: torch.dtype | None = None,
+        robust_key: bool | None = True,
+    ) -> Tensor:
+        """Add a copy of the bytes of a storage to a memory-mapped folder and return it; errors as for `make_memmap`.
+
+        Args:
+            key: the key.
+            storage: where the bytes are, from its beginning.
+            shape: the shape, which begins with the batch size.
+            dtype: how to read the bytes; the default dtype of torch by default.
+
+        Raises:
+            ValueError: if the storage is too small.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> from tensordict import TensorDict
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     td = TensorDict({"x": torch.zeros(3)}, [3]).memmap(folder)
+            ...     td.make_memmap_from_storage("y", torch.ones(3).untyped_storage(), [3])
+            MemoryMappedTensor([1., 1., 1.])
+        """
+        return self.make_memmap_from_tensor(
+            key, MemoryMappedTensor.from_storage(storage, dtype=dtype, shape=as_batch(shape))
+        )
+
+
+def _add(node: Any, key: NestedKey, wanted: tuple[Any, torch.dtype], make: Callable[[Folder, str], Tensor]) -> Tensor:
+    """Add a leaf to the folder of a node, in one step, and to the node."""
+    *above, name = unravel_key_to_tuple(key)
+    for part in above:
+        node = node._get(part)
+    path, node = _folder_of(node, "make a leaf of"), node._bare()
+    if not hasattr(node, "_dict"):
+        raise TypeError(f"a {type(node).__name__} takes no leaf of its own; make one in a tensordict that it holds")
+    node._writable()
+    shape, batch = wanted[0], node._meta.batch
+    if tuple(shape[: len(batch)]) != batch:
+        raise RuntimeError(f"a leaf at key {key!r} must begin with the batch size {list(batch)}, got {list(shape)}")
+    old = node._look(name) if name in node._keys() else None
+    if old is not None and not (isinstance(old, Tensor) and (tuple(old.shape), old.dtype) == wanted):
+        raise RuntimeError(
+            f"key {key!r} holds {type(old).__name__} of another shape or dtype; save the tensordict anew"
+        )
+    with alone(root_of(path)):
+        folder = Folder(path, "r+")
+        leaf = make(folder, name)
+        folder.meta = folder.meta
+    home = node._home
+    node._set(name, leaf)
+    node._home = home
+    return present(leaf)
 
 
 @contextlib.contextmanager

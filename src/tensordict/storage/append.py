@@ -64,7 +64,7 @@ def append(path: str, given: Backend, *, allow_pickle: bool = False) -> None:
         ValueError: the rows do not fit; nothing has been written.
         OSError: there is too little space; the tree is as it was.
     """
-    with _alone(path):
+    with alone(path):
         root = Folder(path, "r+", allow_pickle=allow_pickle)
         above: list[Folder] = []
         while root.meta.kind == "tensorclass" and given.meta.kind == "tensorclass":
@@ -77,7 +77,7 @@ def append(path: str, given: Backend, *, allow_pickle: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
+def alone(path: str) -> Iterator[None]:
     """Hold the tree in a folder: others that append to it, or replace it, wait."""
     while True:
         with disk.held(path) as descriptor:
