@@ -10,6 +10,7 @@ published package, where that has no such word.
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import statistics
 import sys
@@ -40,6 +41,26 @@ MANY = (
     + """
 d = {f"leaf{i}": torch.rand(16, 8) for i in range(1000)}
 td = TensorDict(d, [16])
+"""
+)
+BIG = (
+    COMMON
+    + """
+folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "/var/tmp"))  # on a disk: here flushing counts
+atexit.register(shutil.rmtree, folder, True)
+megabytes = int(os.environ.get("BENCHMARK_MEGABYTES", 1024))
+td = TensorDict({"x": torch.randint(0, 255, (megabytes, 1 << 20), dtype=torch.uint8)}, [megabytes])
+_ = td.memmap(f"{folder}/there")
+def copied():
+    shutil.rmtree(f"{folder}/copy", True)
+    os.system(f"cp -r {folder}/there {folder}/copy")
+    for name in [*glob.glob(f"{folder}/copy/*"), f"{folder}/copy", folder]:
+        descriptor = os.open(name, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+def saved():
+    shutil.rmtree(f"{folder}/new", True)
+    td.memmap(f"{folder}/new")
 """
 )
 PLAIN = "{k: v[i] for i in [next(rows)] for k, v in d.items()}"
@@ -92,6 +113,7 @@ ROWS = [
         'TensorDict.load_memmap(f"{folder}/many.tdz")',
         'torch.load(f"{folder}/plain.pt", mmap=True)',
     ),
+    Row("save 1 GB, flushed; beside `cp` and the same flushing", BIG, "saved()", "copied()"),
     Row(
         "pickle a consolidated tensordict of 50 MB, and back",
         TABLE + "td = td.consolidate()\n",
@@ -136,6 +158,8 @@ def main() -> None:
     parser.add_argument("--only", metavar="WORD", default="", help="only the rows with this text in their name")
     chosen = parser.parse_args()
     pythons = {"this": sys.executable} | ({"published": chosen.peer} if chosen.peer else {})
+    if chosen.quick:
+        os.environ["BENCHMARK_MEGABYTES"] = "8"
     workers = {side: Worker(python) for side, python in pythons.items()}
     print("| | this package | published | without either | published ÷ this |", "|---|--:|--:|--:|--:|", sep="\n")
     try:
