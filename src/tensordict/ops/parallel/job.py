@@ -74,10 +74,12 @@ def place(plan: Plan, chunk: Chunk) -> Any:
 
 
 def write_rows(out: Any, plan: Plan, chunk: Chunk, result: Any) -> None:
-    """Write *result* to the rows of *chunk* in *out*.
+    """Write *result* to the rows of *chunk* in *out*, once it is known to fit: nothing is broadcast, no key is made.
 
     Raises:
-        ValueError: the result has another number of rows than the chunk.
+        ValueError: the result, or one of its leaves, has another shape than its place.
+        KeyError: the result has a key that *out* has not.
+        TypeError: the result is a tensor and *out* is none, or the other way round.
     """
     shape = getattr(result, "shape", None)
     rows = chunk.stop - chunk.start
@@ -87,4 +89,30 @@ def write_rows(out: Any, plan: Plan, chunk: Chunk, result: Any) -> None:
             f"the result for {chunk.label(plan.dim)} cannot be written to out: expected {rows} rows along "
             f"dim {plan.dim}, got {got}"
         )
-    out[place(plan, chunk)] = result
+    at = place(plan, chunk)
+    wrong = _misfit(out[at], result)
+    if wrong is not None:
+        error, words = wrong
+        raise error(f"the result for {chunk.label(plan.dim)} cannot be written to out: {words}")
+    out[at] = result
+
+
+def _misfit(target: Any, result: Any) -> tuple[type[Exception], str] | None:
+    """Say why *result* does not fit its place in ``out``, or return None."""
+    if hasattr(result, "keys") != hasattr(target, "keys"):
+        return TypeError, f"expected a {type(target).__name__}, got a {type(result).__name__}"
+    if not hasattr(result, "keys"):
+        if tuple(result.shape) == tuple(target.shape):
+            return None
+        return ValueError, f"expected shape {list(target.shape)!r}, got {list(result.shape)!r}"
+    there = set(target.keys(True, True))
+    for key in result.keys(True, True):
+        if key not in there:
+            return (
+                KeyError,
+                f"it has the key {key!r}, which out has not; there are {sorted(map(str, there))!r}",
+            )
+        want, got = target.get_item_shape(key), result.get_item_shape(key)
+        if tuple(want) != tuple(got):
+            return ValueError, f"at key {key!r}, expected shape {list(want)!r}, got {list(got)!r}"
+    return None
