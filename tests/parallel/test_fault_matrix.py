@@ -22,7 +22,7 @@ import parallel_work as work
 import pytest
 import torch
 
-from tensordict.ops.parallel import WorkerError, iter_map, run_map
+from tensordict.ops.parallel import WorkerError, iter_map, pool, run_map
 from tensordict.ops.parallel.worker import Parcel
 
 ROWS = torch.arange(6)
@@ -91,7 +91,7 @@ EXPECTED: dict[tuple[str, str], tuple[type[BaseException], str]] = {
     ("exit", "start"): (WorkerError, rf"worker \d ended with exit code 3 {AT_START}"),
     ("raise", "start"): (KeyError, "no such row"),
     ("unpicklable", "start"): (pickle.PicklingError, "top level of a module"),
-    ("slow", "start"): (TimeoutError, r"worker \d was not done with its start after 0.3 s"),
+    ("slow", "start"): (TimeoutError, r"worker \d was not done with its start after 1.0 s"),
     ("kill", "function"): (WorkerError, rf"worker \d was killed by SIGKILL \(out of memory\?\) at {CHUNK}. retries=N"),
     ("exit", "function"): (WorkerError, rf"worker \d ended with exit code 3 at {CHUNK}. retries=N"),
     ("raise", "function"): (KeyError, "no such row"),
@@ -133,6 +133,7 @@ def test_a_fault_is_one_clear_error_soon_and_leaves_nothing(
         monkeypatch.setattr(Parcel, "open", lambda self: (trouble.strike("start"), self._job)[1])
         if (fault, phase) == ("unpicklable", "start"):
             return
+    monkeypatch.setattr(pool, "OPENING", 1.0 if (fault, phase) == ("slow", "start") else pool.OPENING)
     multiprocessing.get_context(method).Process(target=int).start() if method != "fork" else None  # their servers
     [process.join() for process in multiprocessing.active_children()]
     before = left_over()

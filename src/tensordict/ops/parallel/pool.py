@@ -37,7 +37,8 @@ from .worker import Parcel, Setup, ends, serve
 
 PATIENCE = 1.0  # seconds between two looks at the workers' health
 GRACE = 0.5  # seconds for workers to leave before they are killed
-BIRTH = 60.0  # seconds for a process to start and to import, where `timeout` is shorter
+BIRTH = 60.0  # seconds for a process to start, where `timeout` is shorter,
+OPENING = 30.0  # and for it to import what the job needs and to open it
 STINT = 1e-3  # seconds of work that are sent to a worker at once
 DEEP = 64  # chunks that are sent to a worker at once, at most
 
@@ -261,10 +262,13 @@ class Pool:
 
     def _left(self, worker: _Worker) -> float:
         """Return how many seconds a worker still has for its chunk, for opening the job, or for its very start."""
+        return math.inf if worker.since is None else worker.since + self._limit(worker) - time.monotonic()
+
+    def _limit(self, worker: _Worker) -> float:
         limit = self._setup.timeout
-        if limit is None or worker.since is None:
+        if limit is None:
             return math.inf
-        return worker.since + (limit if worker.up else max(limit, BIRTH)) - time.monotonic()
+        return limit if worker.ready else max(limit, OPENING if worker.up else BIRTH)
 
     def _check(self, block: bool) -> None:
         """End the workers that take too long for their chunk."""
@@ -272,7 +276,7 @@ class Pool:
         for worker in late if block else ():
             worker.process.kill()
             where = self._job.label(worker.chunks[0] if worker.chunks else -1)
-            told = f"worker {worker.index} was not done with {where} after {self._setup.timeout} s (timeout=)"
+            told = f"worker {worker.index} was not done with {where} after {self._limit(worker)} s (timeout=)"
             self._lose(worker, TimeoutError(told))
 
     def _whereabouts(self, worker: _Worker, code: int | None) -> str:
