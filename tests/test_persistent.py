@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import multiprocessing
 import os
 import pathlib
@@ -823,3 +824,19 @@ def test_flush_puts_what_was_written_on_the_disk(
     assert stored.flush() is stored
     assert str(tmp_path / f"data.{backend}") in synced
     stored.close()
+
+
+def test_constructors_that_are_given_no_file_name_make_a_tensordict_in_memory() -> None:
+    values = {"x": torch.ones(3), "n": {"y": 1}}
+    pair = collections.namedtuple("pair", "x y")(torch.ones(3), 2)
+    for made in (
+        PersistentTensorDict.from_any(values),
+        PersistentTensorDict.from_any(values, batch_size=[]),
+        PersistentTensorDict.from_pytree(values),
+        PersistentTensorDict.from_tuple((torch.ones(3), 2)),
+        PersistentTensorDict.from_namedtuple(pair),
+    ):
+        assert type(made) is TensorDict
+        assert made.select(next(iter(made.keys()))).sum(reduce=True) == 3
+    with pytest.raises(TypeError, match="filename"):
+        PersistentTensorDict.from_dict(values)  # type: ignore[call-arg]

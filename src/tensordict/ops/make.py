@@ -501,7 +501,8 @@ def _made(cls: Any, obj: Any, auto_batch_size: bool, batch_dims: int | None, dev
         found = coerce.convert(found, Meta((), None if device is None else torch.device(device)))
     if not isinstance(found, dict):
         return cls._received(found) if isinstance(found, Core) else found
-    return cls.from_dict(
+    maker = cls._dense_kind if cls._moves is False else cls  # what lies in a file needs its name
+    return maker.from_dict(
         found, auto_batch_size=auto_batch_size, batch_dims=batch_dims, device=device, batch_size=batch_size
     )
 

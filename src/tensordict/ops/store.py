@@ -402,11 +402,13 @@ def node_home(room: Any, kind: str) -> NodeHome | None:
 
 
 def open_tree(room: Any) -> Any:
-    """Return the tree whose root lies in a room; raise ValueError if it is too deep to be opened."""
+    """Return the tree whose root lies in a room; raise ValueError if it is too deep, or its records do not fit."""
     try:
         return open_room(room)
     except RecursionError:
         raise ValueError(f"{room.path!r} holds a tree that is nested too deep to be opened") from None
+    except (IndexError, OverflowError) as error:  # a stack along a dim that its members do not have
+        raise ValueError(f"{room.path!r} holds records that do not fit each other: {error}") from error
 
 
 def open_room(room: Any) -> Any:

@@ -112,8 +112,8 @@ def flat_bytes(tensor: Tensor) -> Tensor:
 
 def spec_of(tensor: Tensor) -> Spec:
     """Return the shape and dtype of a tensor as plain values; raise ValueError for one that has no plain layout."""
-    if tensor.is_nested or tensor.layout is not torch.strided:
-        what = "nested" if tensor.is_nested else str(tensor.layout)
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        what = "nested" if tensor.is_nested else str(tensor.dtype if tensor.is_quantized else tensor.layout)
         raise ValueError(f"only dense strided tensors can be stored, got a {what} one; store its parts")
     return tuple(tensor.shape), tensor.dtype
 

@@ -18,11 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from tensordict.storage import disk, survey
-from tensordict.storage.layout import META
+from tensordict.storage.layout import META, SUMS
 from tensordict.storage.memmap import replace_file
 from tensordict.storage.survey import Part, said
 
-SUMS = "checksums.json"
 ALGORITHM = "crc32"
 
 _CHUNK = 1 << 20

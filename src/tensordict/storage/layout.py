@@ -23,6 +23,7 @@ from tensordict.storage.base import Record
 FORMAT = 1
 NEWEST = 2
 META = "meta.json"
+SUMS = "checksums.json"
 SUFFIX = ".memmap"
 INNER = "_tensordict"
 PICKLE = "other.pickle"
@@ -108,7 +109,7 @@ def free_name(key: str, kind: Literal["leaf", "node"], taken: Container[str], *,
     """Return the usual name of a key, or a digest of the key when that is too long or taken; `taken` is folded."""
     name = plain_name(key, kind)
     free = folded(name) not in taken and not (nested and folded(sizes_name(name)) in taken)
-    if free and name != META:
+    if free and name not in (META, SUMS):
         try:
             if len(name.encode()) <= 240:
                 return name
@@ -244,7 +245,9 @@ def _extra(value: Any, path: str) -> list[tuple[int, str, Any]]:
     if not isinstance(value, list):
         raise _wrong(path, _EXTRA, "a list", value)
     for item in value:
-        if not (isinstance(item, list) and len(item) == 3 and type(item[0]) is int and isinstance(item[1], str)):
+        if not (isinstance(item, list) and len(item) == 3 and type(item[0]) is int and isinstance(item[1], str)) or (
+            not 0 <= item[0] < 1 << 63
+        ):
             raise _wrong(path, _EXTRA, "items [place, key, entry]", item)
     return [(item[0], item[1], item[2]) for item in value]
 
@@ -253,7 +256,7 @@ def _entry(key: str, value: Any, path: str) -> Entry:
     if not isinstance(value, dict):
         raise _wrong(path, key, "an object that describes a leaf or a node", value)
     file = value.get("file")
-    if file is not None and (not isinstance(file, str) or file in (META, "", ".", "..") or _is_path(file)):
+    if file is not None and (not isinstance(file, str) or file in (META, SUMS, "", ".", "..") or _is_path(file)):
         raise _wrong(path, key, "a file name without folders", file)
     if "dtype" not in value:
         kind, batch = value.get("type"), value.get("batch")

@@ -172,7 +172,7 @@ class Stage:
             checksum.forget(root, [os.path.relpath(self._real, root)])
             return
         text = checksum.text_of(self.where, skip=self.unfilled)
-        path = self.file(checksum.SUMS)
+        path = self.file(layout.SUMS)
         descriptor = disk.create(path)
         try:
             disk.write(descriptor, text, path)
@@ -325,7 +325,7 @@ def _own(folder: str) -> _Own:
     except (OSError, ValueError, RuntimeError):
         return _Own(set(), set())
     files = {name for entry in entries if entry.dtype is not None for name in entry.files}
-    files |= {META, checksum.SUMS, layout.PICKLE, layout.STACK_PICKLE}
+    files |= {META, layout.SUMS, layout.PICKLE, layout.STACK_PICKLE}
     return _Own(files, {entry.file for entry in entries if entry.dtype is None})
 
 
