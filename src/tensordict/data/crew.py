@@ -2,9 +2,9 @@
 
     cursor --claim--> thread: read a run of batches --> runs, in order --take--> consumer
 
-A run is as many batches as take about half a millisecond, so that handing them over costs little: one where a batch is
-large or its transform slow, and dozens of small ones. A thread holds the crew and not the pass over it, so a pass that
-is dropped ends its threads.
+A run is as many batches as take about a millisecond, so that handing them over costs little: one where a batch is large
+or its transform slow, and dozens of small ones. Who waits for rows that lie in memory reads the next run meanwhile. A
+thread holds the crew and not the pass over it, so a pass that is dropped ends its threads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections import deque
 
 from tensordict.data.reader import Reader, Run, Task
 
-_SECONDS = 5e-4  # a run that takes longer is not made longer
-_BYTES = 1 << 22  # nor is one of so many bytes
+_SECONDS = 2e-3  # a run that takes longer is not made longer
+_BYTES = 1 << 23  # nor is one of so many bytes
 
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
@@ -37,6 +37,9 @@ class Crew:
         self._runs: deque[Run] = deque()
         self._stopped = False
         self._pid = os.getpid()
+        # who waits for a copy of rows in memory can as well make the next one
+        helps = task.transform is None and task.dataset._resident()
+        self._own = Reader(task, self._groups) if helps else None
         self._threads = [
             threading.Thread(target=_work, args=(self,), daemon=True, name=f"loader-{at}") for at in range(threads)
         ]
@@ -49,15 +52,24 @@ class Crew:
         with self._changed:
             while not self._stopped and self._cursor < self._end and len(self._runs) >= self._ahead:
                 self._changed.wait()
-            if self._stopped or self._cursor >= self._end:
-                return None
-            full = self._task.schedule.full
-            run = Run(self._cursor, max(1, min(self._length, full - self._cursor)))
-            self._cursor += run.count
-            if self._groups is not None:
-                self._groups.claim(run)
-            self._runs.append(run)
-            return run
+            return self._begun()
+
+    def _begun(self) -> Run | None:
+        """Return the next run to read, if there is one and room for it."""
+        if self._stopped or self._cursor >= self._end or len(self._runs) >= self._ahead:
+            return None
+        run = Run(self._cursor, max(1, min(self._length, self._task.schedule.full - self._cursor)))
+        self._cursor += run.count
+        if self._groups is not None:
+            self._groups.claim(run)
+        self._runs.append(run)
+        return run
+
+    def read(self, run: Run, reader: Reader) -> None:
+        """Read a run and hand it over."""
+        began = time.perf_counter()
+        reader.read(run)
+        self.finish(run, time.perf_counter() - began)
 
     def finish(self, run: Run, seconds: float) -> None:
         """Hand over a run that took some time to read."""
@@ -70,21 +82,31 @@ class Crew:
 
     def take(self) -> tuple[Run, float]:
         """Return the next run in order, and the seconds that it was waited for."""
-        runs = self._runs
-        if runs and runs[0].ready:
-            began = waited = 0.0
-        else:
+        waited = 0.0
+        if not self._has_next():
             began = time.perf_counter()
-            with self._changed:
-                while not (runs and runs[0].ready):
-                    if os.getpid() != self._pid:
-                        raise RuntimeError("a pass over a Loader cannot go on in a forked process: begin another there")
-                    self._changed.wait()
+            while (run := self._awaited()) is not None and self._own is not None:
+                self.read(run, self._own)
             waited = time.perf_counter() - began
         with self._changed:
-            run = runs.popleft()
+            run = self._runs.popleft()
             self._changed.notify_all()
         return run, waited
+
+    def _has_next(self) -> bool:
+        return bool(self._runs) and self._runs[0].ready
+
+    def _awaited(self) -> Run | None:
+        """Wait for the next run in order; or return one that can be read meanwhile."""
+        with self._changed:
+            while not self._has_next():
+                if os.getpid() != self._pid:
+                    raise RuntimeError("a pass over a Loader cannot go on in a forked process: begin another there")
+                run = None if self._own is None else self._begun()
+                if run is not None:
+                    return run
+                self._changed.wait()
+        return None
 
     def reader(self) -> Reader:
         """Return what a thread reads with."""
@@ -100,6 +122,8 @@ class Crew:
         for thread in self._threads:
             if thread is not here and os.getpid() == self._pid:
                 thread.join(patience)
+        if self._own is not None:
+            self._own.close()
 
 
 class Caller:
@@ -140,9 +164,7 @@ def _work(crew: Crew) -> None:
     """Be a thread of a crew until there is nothing more to read."""
     reader = crew.reader()
     while (run := crew.claim()) is not None:
-        began = time.perf_counter()
-        reader.read(run)
-        crew.finish(run, time.perf_counter() - began)
+        crew.read(run, reader)
     reader.close()
 
 

@@ -82,7 +82,7 @@ class Loader:
         transform: called with each batch, in the threads; what it returns is handed out.
         workers: how many threads read; 0 reads when a batch is asked for. "process" lets another process read and
             transform, with torch's default start method, or that of the name "fork", "spawn" or "forkserver".
-        prefetch: how many batches a thread reads ahead. Small ones are read in runs of up to 64 batches or four
+        prefetch: how many batches a thread reads ahead. Small ones are read in runs of up to 64 batches or eight
             megabytes, and then so many runs.
         pin_memory: hand out batches in pinned memory.
         reuse_buffers: lend the buffers: a batch is valid until the next is asked for. "check" overwrites a batch
