@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, lazy_stack
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorClass, TensorDict, lazy_stack
 
 ROWS = 64
 
@@ -49,6 +49,11 @@ class Samples(Dataset[Any]):
 
     def __getitem__(self, at: int) -> Any:
         td = TensorDict({"x": torch.full((at % 5 + 1 if self.kind == "ragged" else 3,), float(at))})
+        if self.kind == "all":
+            names = TensorDict(
+                {"s": NonTensorStack(str(at), "é"), "many": {f"leaf{n}": td["x"] for n in range(20)}}, []
+            )
+            return td, {"label": at, "names": names}, Sample(image=torch.full((3,), float(at)), note=str(at))
         if self.kind == "tuple":
             return td, {"label": at, "more": td + 1}
         if self.kind == "tensorclass":
@@ -91,6 +96,34 @@ def test_whatever_holds_nodes_comes_out_equal(kind: str) -> None:
         else:
             assert isinstance(other, LazyStackedTensorDict)
             assert [row["x"].tolist() for row in one] == [row["x"].tolist() for row in other]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_whatever_holds_nodes_crosses_from_workers_of_every_kind(method: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        there = list(DataLoader(Samples("all"), batch_size=2, num_workers=1, multiprocessing_context=method))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    here = list(DataLoader(Samples("all"), batch_size=2))
+    for one, other in zip(here, there, strict=True):
+        assert list(map(type, one)) == list(map(type, other))
+        assert (one[0] == other[0]).all()
+        assert one[1]["label"].tolist() == other[1]["label"].tolist()
+        assert one[1]["names"]["s"] == other[1]["names"]["s"]
+        assert (one[1]["names"]["many"] == other[1]["names"]["many"]).all()
+        assert one[2].note == other[2].note
+        assert torch.equal(one[2].image, other[2].image)
+
+
+def test_pinned_batches_of_workers_lie_in_pinned_memory() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs CUDA")
+    loader = DataLoader(rows(4), batch_size=32, num_workers=1, collate_fn=keep, pin_memory=True)
+    for batch in loader:
+        assert batch["wide"].is_pinned()
+        assert batch["nested", "half"].is_pinned()
 
 
 def test_kept_batches_of_many_leaves_keep_no_files_open() -> None:
