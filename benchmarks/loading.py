@@ -321,16 +321,19 @@ def draw(results: Results, path: pathlib.Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text as text: a small file
+
     figure, axes = plt.subplots(1, len(results), figsize=(12, 4.4))
     for axis, (workload, found) in zip(axes, results.items(), strict=True):
         shown = {name: line["warm"] * 1e3 for name, line in found.items() if isinstance(line, dict)}
         names = sorted(shown, key=lambda name: shown[name])
         colours = [
-            "#888888" if name == LIMIT else "#1b7f5c" if "Loader" in name.split("(")[0].strip("`,")[:6] else "#c97b3d"
-            for name in names
+            "#888888" if name == LIMIT else "#1b7f5c" if name.startswith("`Loader") else "#c97b3d" for name in names
         ]
         bars = axis.barh([name.replace("`", "") for name in names], [shown[name] for name in names], color=colours)
-        axis.bar_label(bars, [f" {shown[name]:.3g}" for name in names], fontsize=8)
+        axis.bar_label(
+            bars, [f" {shown[name]:.0f}" if shown[name] >= 100 else f" {shown[name]:.3g}" for name in names], fontsize=8
+        )
         axis.set_xscale("log")
         axis.set_xlim(right=max(shown.values()) * 2.5)
         axis.invert_yaxis()

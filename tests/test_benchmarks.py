@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import subprocess
@@ -62,3 +63,29 @@ def test_every_row_about_storage_runs() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.splitlines() if line.startswith("| ")]) == 10
+
+
+def test_a_line_about_loading_runs_and_the_others_are_named() -> None:
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "loading.py"),
+        "--quick",
+        "--line",
+        "`Loader`",
+        "--workload",
+        "small rows",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"cold", "warm", "memory", "transform"}
+    table = (BENCHMARKS.parent / "README.md").read_text()
+    names = re.findall(r'^    ["\'](`.+?)["\']: \(', (BENCHMARKS / "loading.py").read_text(), re.M)
+    assert len(names) > 10
+    assert all(table.count(f"| {name} |") == 2 for name in names if "Hugging" not in name)
+
+
+def test_every_order_runs() -> None:
+    command = [sys.executable, str(BENCHMARKS / "orders.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 4
