@@ -2,8 +2,8 @@
 
     python benchmarks/orders.py [--quick]
 
-20,000 rows of 3 KB in batches of 64; HDF5 and zarr in chunks of 256 rows. Their times are those of a warm page cache: on a
-cold disk random rows cost more. Storages whose library is not installed are left out.
+20,000 rows of 3 KB in batches of 64; HDF5 and zarr in chunks of 256 rows. Their times are those of a warm page cache:
+on a cold disk random rows cost more. Storages whose library is not installed are left out.
 """
 
 from __future__ import annotations
