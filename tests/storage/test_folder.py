@@ -143,6 +143,11 @@ class TestMetadataIsChecked:
         with pytest.raises(ValueError, match=r"meta\.json"):
             Folder(tmp_path)
 
+    def test_quantized_dtypes_are_refused(self, tmp_path: Path) -> None:
+        save(tmp_path, {"x": leaf([4]) | {"dtype": "torch.quint8"}, "shape": [4], "device": "cpu"} | HEAD, x=b"1234")
+        with pytest.raises(ValueError, match=r"'x'.*quint8"):
+            Folder(tmp_path)
+
     def test_a_newer_format_is_refused_by_its_version(self, tmp_path: Path) -> None:
         save(tmp_path, {"shape": [], "device": "cpu"} | HEAD | {"_format_version": 7})
         with pytest.raises(RuntimeError, match="version 7"):

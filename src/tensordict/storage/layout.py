@@ -37,7 +37,11 @@ _KIND = "_tensordict_kind"
 _ROWS = "_tensordict_rows"
 _UNSAFE = re.compile(r'[\x00-\x20\x7f"%*/:<>?\\|]')
 _CLASS = re.compile(r"<class '(.+)'>")
-_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_DTYPES = {
+    str(dtype): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith("torch.q")  # quantized values are not in the bytes
+}
 _FIELDS = {"shape", "device", "_type", "_format_version", "_class", "_names", _EXTRA, _MEMBERS, _ROWS, _ALL}
 _TYPES = {
     "packed": "tensordict:TensorDict",
