@@ -39,9 +39,9 @@ from tensordict.data.order import Blocks, mixed, order_of
 from tensordict.data.reader import Run, Task
 from tensordict.data.schedule import Schedule
 from tensordict.ops.parallel.link import Link
-from tensordict.ops.parallel.pool import _obituary
+from tensordict.ops.parallel.pool import obituary
 from tensordict.ops.parallel.wire import WorkerError, dumps, fault, loads, open_answer, split
-from tensordict.ops.parallel.worker import Parcel, _die_with_parent, ends
+from tensordict.ops.parallel.worker import Parcel, die_with_parent, ends
 from tensordict.storage.base import view
 from tensordict.storage.memory import allocate_shared
 
@@ -161,7 +161,7 @@ class Helper:
     def _died(self) -> WorkerError:
         self.process.join(_PATIENCE)
         code = self.process.exitcode
-        return WorkerError(f"the process of the Loader {_obituary(code)}" + (_AT_START if code == 1 else ""))
+        return WorkerError(f"the process of the Loader {obituary(code)}" + (_AT_START if code == 1 else ""))
 
 
 def _end(process: Any, link: Link, owner: int) -> None:
@@ -354,7 +354,7 @@ def _serve(pipe: Any, parcel: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in list(ends):
         end.close()
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=die_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, OSError):
         link = Link(pipe)

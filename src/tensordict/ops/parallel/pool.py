@@ -239,9 +239,7 @@ class Pool:
         if worker in self._workers:
             worker.process.join(PATIENCE)
             code = worker.process.exitcode
-            self._lose(
-                worker, WorkerError(f"worker {worker.index} {_obituary(code)} {self._whereabouts(worker, code)}")
-            )
+            self._lose(worker, WorkerError(f"worker {worker.index} {obituary(code)} {self._whereabouts(worker, code)}"))
 
     def _lose(self, worker: _Worker, error: Exception) -> None:
         """Run the chunks of a dead worker again, or raise the error."""
@@ -305,7 +303,7 @@ _AT_START = (
 )
 
 
-def _obituary(code: int | None) -> str:
+def obituary(code: int | None) -> str:
     if code is None:
         return "closed its pipe"
     if code >= 0:

@@ -101,7 +101,7 @@ def serve(pipe: Any, parcel: Parcel, setup: Setup, index: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for end in list(ends):
         end.close()
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=die_with_parent, daemon=True).start()
     work = partial(_work, pipe, parcel, setup, index)
     if setup.threads == 1:
         work()
@@ -113,7 +113,7 @@ def serve(pipe: Any, parcel: Parcel, setup: Setup, index: int) -> None:
         thread.join()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     started_us = os.getppid() == parent.pid
