@@ -62,7 +62,7 @@ def test_every_row_about_storage_runs() -> None:
     command = [sys.executable, str(BENCHMARKS / "storage.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert len([line for line in done.stdout.splitlines() if line.startswith("| ")]) == 10
+    assert len([line for line in done.stdout.splitlines() if line.startswith("| ")]) >= 10
 
 
 def test_a_line_about_loading_runs_and_the_others_are_named() -> None:

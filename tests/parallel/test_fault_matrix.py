@@ -51,7 +51,9 @@ class Trouble:
         """Go wrong if it is time, in a worker; leave the time."""
         if phase != self.phase or not multiprocessing.current_process().name.startswith("map-worker"):
             return
-        self.stamp.write_text(str(time.monotonic()))
+        written = self.stamp.with_suffix(f".{os.getpid()}")  # renamed whole: a sibling may be ended while it writes
+        written.write_text(str(time.monotonic()))
+        written.replace(self.stamp)
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.fault == "exit":

