@@ -493,6 +493,13 @@ def test_import_pulls_in_nothing_heavy() -> None:
     assert not heavy, f"`import tensordict` also imports {heavy[:10]}"
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_import_leaves_the_collector_as_it_was(on: bool) -> None:
+    code = f"import gc; gc.{'enable' if on else 'disable'}(); import tensordict; print(gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(on)
+
+
 def test_the_version_is_the_one_of_the_newest_changes() -> None:
     changes = (SOURCE.parent.parent / "CHANGELOG.md").read_text(encoding="utf-8")
     assert changes.partition("\n## ")[2].splitlines()[0] == tensordict.__version__
