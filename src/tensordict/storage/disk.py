@@ -173,6 +173,24 @@ def exchange(one: str, other: str) -> bool:
     raise OSError(code, os.strerror(code), one, None, other)
 
 
+@contextlib.contextmanager
+def taking_name(descriptor: int, temporary: str, path: str) -> Iterator[None]:
+    """Give a new file, open at a descriptor, its name when the block ends well, and remove it otherwise; close it.
+
+    It is on the disk before it gets the name, and so is the name at the end.
+    """
+    try:
+        yield
+        sync(temporary)
+        rename(temporary, path)
+    except BaseException:
+        unlink(temporary)
+        raise
+    finally:
+        os.close(descriptor)
+    sync(os.path.dirname(path))
+
+
 def unlink(path: str) -> None:
     os.unlink(path)
 

@@ -104,6 +104,11 @@ def plain_name(key: str, kind: Literal["leaf", "node"]) -> str:
     return name + SUFFIX if kind == "leaf" else name
 
 
+def short(name: str) -> str:
+    """Return the end of the temporary names of a file or folder, so that their length has room."""
+    return name if len(os.fsencode(name)) <= 100 else hashlib.sha256(os.fsencode(name)).hexdigest()
+
+
 def folded(name: str) -> str:
     """Return what two names have in common when some file system takes them for one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

@@ -163,16 +163,8 @@ def replace_file(path: str) -> Iterator[tuple[int, str]]:
     """
     temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.getpid()}-{next(_counter)}")
     descriptor = disk.create(temporary)
-    try:
+    with disk.taking_name(descriptor, temporary, path):
         yield descriptor, temporary
-        disk.sync(temporary)
-        disk.rename(temporary, path)
-    except BaseException:
-        disk.unlink(temporary)
-        raise
-    finally:
-        os.close(descriptor)
-    disk.sync(os.path.dirname(path))
 
 
 def new_leaf(path: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import secrets
 import shutil
@@ -97,7 +96,7 @@ class Stage:
     def _make(self, parent: str, name: str) -> None:
         with disk.held(parent):
             sweep(parent, name, self._real)
-            self.where = os.path.join(parent, f"{BUILD}{secrets.token_hex(6)}-{_short(name)}")
+            self.where = os.path.join(parent, f"{BUILD}{secrets.token_hex(6)}-{layout.short(name)}")
             disk.make_folder(self.where)
             try:
                 descriptor = disk.open_folder(self.where)
@@ -278,10 +277,6 @@ def _is_free(path: str) -> bool:
         return True
 
 
-def _short(name: str) -> str:
-    return name if len(os.fsencode(name)) <= 100 else hashlib.sha256(os.fsencode(name)).hexdigest()
-
-
 @contextlib.contextmanager
 def _staying(path: str) -> Iterator[None]:
     """Stay in a folder by its name, if this process is in it."""
@@ -453,7 +448,7 @@ def replacing(path: str) -> Iterator[str]:
     parent, name = os.path.split(path)
     with disk.held(parent):
         sweep(parent, name, path)
-        beside = os.path.join(parent, f"{WHOLE}{secrets.token_hex(6)}-{_short(name)}")
+        beside = os.path.join(parent, f"{WHOLE}{secrets.token_hex(6)}-{layout.short(name)}")
         disk.make_folder(beside)
         descriptor = disk.open_folder(beside)
         if descriptor is not None:
@@ -484,7 +479,7 @@ def _replace_whole(new: str, path: str, old: str) -> None:
 
 def sweep(parent: str, name: str, path: str) -> None:
     """Remove what processes that died left of saves to a path; give back what belongs to others."""
-    ending = f"-{_short(name)}"
+    ending = f"-{layout.short(name)}"
     for found in sorted(os.listdir(parent)):
         if found.startswith(TEMPORARY) and found.endswith(ending):
             for start in (BUILD, READY, TRASH, WHOLE):

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tensordict.storage import disk
+from tensordict.storage import disk, layout
 from tensordict.storage.base import flat_bytes, require_space
 
 MARK = "%%file-"
@@ -62,30 +62,17 @@ def new_file(path: str, nbytes: int) -> Iterator[Stream]:
     require_space(folder, nbytes, repr(path))
     with disk.held(folder):  # no other writer takes what is not locked yet for a leftover
         sweep(folder, name)
-        temporary = os.path.join(folder, f"{MARK}{secrets.token_hex(8)}-{_short(name)}")
+        temporary = os.path.join(folder, f"{MARK}{secrets.token_hex(8)}-{layout.short(name)}")
         descriptor = disk.create(temporary)
         disk.lock(descriptor)
-    try:
+    with disk.taking_name(descriptor, temporary, path):
         disk.reserve(descriptor, nbytes, path)
         yield Stream(descriptor, path)
-        disk.sync(temporary)
-        disk.rename(temporary, path)
-    except BaseException:
-        disk.unlink(temporary)
-        raise
-    finally:
-        os.close(descriptor)
-    disk.sync(folder)
-
-
-def _short(name: str) -> str:
-    """Return the end of the temporary names of a file, so that their length has room."""
-    return name if len(os.fsencode(name)) <= 100 else f"{zlib.crc32(os.fsencode(name)):08x}"
 
 
 def sweep(folder: str, name: str, _: str = "") -> None:
     """Remove what dead writers of a file left beside it."""
-    start, end = len(MARK) + 16, f"-{_short(name)}"
+    start, end = len(MARK) + 16, f"-{layout.short(name)}"
     for other in os.listdir(folder):
         if other.startswith(MARK) and other[start:] == end:
             path = os.path.join(folder, other)
