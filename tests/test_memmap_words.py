@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tensordict
 from tensordict import LazyStackedTensorDict, MemoryMappedTensor, TensorClass, TensorDict, lazy_stack
 
 
@@ -326,3 +329,81 @@ def test_paths_may_be_relative_and_strings(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     assert TensorDict.load_memmap("here")["x"].sum() == 15
     assert np.asarray(TensorDict.load_memmap("here")["x"]).sum() == 15
+
+
+EARLY: dict[str, Callable[[TensorDict, Path], Any]] = {
+    "memmap": lambda td, path: td.memmap(path, num_threads=2, return_early=True),
+    "memmap_": lambda td, path: td.memmap_(path, num_threads=2, return_early=True, share_non_tensor=True, atomic=True),
+    "save": lambda td, path: td.save(path, num_threads=2, return_early=True),
+    "memmap_like": lambda td, path: td.memmap_like(path, num_threads=2, return_early=True),
+    "archive": lambda td, path: td.memmap(path, num_threads=2, return_early=True, archive=True),
+    "consolidate": lambda td, path: td.consolidate(path, num_threads=2, return_early=True),
+}
+
+
+@pytest.mark.parametrize("word", EARLY)
+def test_return_early_gives_a_future_before_anything_is_saved(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    td, go, place = table(), threading.Event(), TensorDict._place
+    monkeypatch.setattr(TensorDict, "_place", lambda *args: go.wait() and place(*args))
+    future = EARLY[word](td, tmp_path / "data")
+    assert isinstance(future, Future)
+    assert not future.done()
+    assert not (tmp_path / "data").exists()
+    go.set()
+    made = future.result()
+    assert made.is_locked
+    assert (made is td) == (word == "memmap_")
+    values = table().zero_() if word == "memmap_like" else table()
+    opened = TensorDict.from_consolidated if word == "consolidate" else TensorDict.load_memmap
+    for found in (made, opened(tmp_path / "data")):
+        assert (found.exclude("name") == values.exclude("name")).all()
+        assert found["name"] == "run"
+
+
+def test_what_goes_wrong_in_a_future_is_raised_by_its_result(tmp_path: Path) -> None:
+    future: Any = TensorDict({"x": torch.zeros(2, device="meta")}, [2]).save(tmp_path, num_threads=1, return_early=True)
+    with pytest.raises(RuntimeError, match="meta"):
+        future.result()
+    assert not list(tmp_path.iterdir())
+    assert table().save(tmp_path, return_early=True).is_memmap()  # without threads the result is returned
+
+
+@pytest.mark.parametrize("options", [{"layout": "rows"}, {"archive": True}, {"archive": False}])
+def test_memmap_like_goes_wherever_memmap_does(options: Any, tmp_path: Path) -> None:
+    sample = TensorDict({"x": torch.ones(2, dtype=torch.uint8), "n": {"y": torch.ones(3)}, "name": "run"})
+    made = sample.expand(50).memmap_like(tmp_path / "data", **options)
+    for found in (made, TensorDict.load_memmap(tmp_path / "data", verify=options.get("archive", False))):
+        assert found.batch_size == (50,)
+        assert found["x"].dtype is torch.uint8
+        assert not found["x"].any()
+        assert found["n", "y"].shape == (50, 3)
+        assert not found["n", "y"].any()
+        assert found["name"] == "run"
+    made["x"].fill_(7)
+    assert TensorDict.load_memmap(tmp_path / "data")["x"].sum() == 700
+    assert (tmp_path / "data").is_file() == options.get("archive", False)
+    assert (made["x"].stride() != (2, 1)) == ("layout" in options)
+
+
+def test_a_schema_takes_the_options_of_memmap_like(tmp_path: Path) -> None:
+    schema = {"x": ([2], torch.int16)}
+    options: Any = {"batch_size": [3], "storage": "memmap", "prefix": tmp_path / "data.tdz"}
+    assert TensorDict.from_schema(schema, **options, num_threads=1)["x"].shape == (3, 2)
+    assert tensordict.is_memmap_archive(tmp_path / "data.tdz")
+    with pytest.raises(FileExistsError, match=r"data\.tdz"):
+        TensorDict.from_schema(schema, **options, existsok=False)
+    with pytest.raises(TypeError, match="nonsense"):
+        TensorDict.from_schema(schema, **options, nonsense=1)
+    with pytest.raises(ValueError, match="existsok"):
+        TensorDict.from_schema(schema, existsok=False)
+
+
+def test_save_and_memmap_are_functions_too(tmp_path: Path) -> None:
+    from tensordict.memmap import MemoryMappedTensor as Mapped
+
+    assert isinstance(tensordict.memmap(table(), tmp_path / "data")["x"], Mapped)
+    stack = lazy_stack([table(), table()])
+    assert isinstance(tensordict.save(stack, tmp_path / "stack", num_threads=2), LazyStackedTensorDict)
+    assert (tensordict.load(tmp_path / "stack").exclude("name") == stack.exclude("name")).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from tensordict import (
     unpack_memmap,
 )
 from tensordict.storage.memmap import home_of
+from tensordict.storage.stream import crc, raw, runs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
@@ -312,7 +314,7 @@ def test_an_archive_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch:
     def no_room(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("tensordict.storage.archive.raw", no_room)
+    monkeypatch.setattr("tensordict.storage.archive.runs", no_room)
     with pytest.raises(OSError, match=r"no space for .*zip.*8 bytes needed"):
         TensorDict({"x": torch.ones(2)}).memmap(path, archive=True)
     monkeypatch.undo()
@@ -343,3 +345,20 @@ def test_a_long_archive_needs_the_larger_headers(tmp_path: Path, monkeypatch: py
     path = small(tmp_path)
     assert load_memmap(path, verify=True)["x"].tolist() == [0, 1, 2, 3, 4, 5]
     assert int(load_memmap(path)["x"].storage_offset()) * 4 % 64 == 0
+
+
+STRIDED: list[Tensor] = [
+    torch.zeros((), dtype=torch.bfloat16).expand(40_000, 300),  # 24 MB
+    torch.arange(6_000_000).view(2000, 3000).t(),
+    torch.ones(3, 4, dtype=torch.complex64).conj().t(),
+    torch.zeros(0, 4).t(),
+    torch.tensor(7.0),
+]
+
+
+@pytest.mark.parametrize("leaf", STRIDED, ids=lambda leaf: f"{tuple(leaf.shape)}")
+def test_the_bytes_of_a_strided_leaf_come_in_pieces_that_are_not_large(leaf: Tensor) -> None:
+    pieces = list(runs(leaf))
+    assert b"".join(pieces) == bytes(raw(leaf.clone(memory_format=torch.contiguous_format)))
+    assert max(map(len, pieces)) <= 16 << 20
+    assert crc(leaf) == zlib.crc32(b"".join(pieces))

@@ -72,12 +72,14 @@ from tensordict import (
     load_memmap,
     make_tensordict,
     maybe_dense_stack,
+    memmap,
     merge_tensordicts,
     pack_memmap,
     pad,
     pad_sequence,
     parse_tensor_dict_string,
     refresh_archive_checksums,
+    save,
     set_capture_non_tensor_stack,
     set_get_defaults_to_none,
     set_lazy_legacy,
@@ -165,6 +167,8 @@ def check(td: TensorDict, mask: Tensor, folder: str) -> None:
     assert_type(load_memmap(td.memmap(folder).saved_path), TensorDict)
     assert_type(make_tensordict(x=1), TensorDict)
     assert_type(maybe_dense_stack([td, td]), Any)
+    assert_type(memmap(td), TensorDict)
+    assert_type(save(td, folder + "9"), TensorDict)
     assert_type(merge_tensordicts(td, td), TensorDict)
     assert_type(pad(td, [1, 0]), TensorDict)
     assert_type(pad_sequence([td, td]), Any)

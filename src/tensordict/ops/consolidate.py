@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tensordict.aliases import DeviceLike
-from tensordict.ops.store import Store, open_tree
+from tensordict.ops.store import Store, early, open_tree
 from tensordict.storage.base import spec_of, view
 from tensordict.storage.buffer import is_block
 from tensordict.storage.checksum import ChecksumError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class Consolidate(Store):
     """Requires: `_place`, `_adopt`. Gives: `consolidate` and its kin."""
 
+    @early
     def consolidate(
         self,
         filename: str | os.PathLike[str] | None = None,
@@ -52,7 +53,7 @@ class Consolidate(Store):
             device: where the block goes.
             non_blocking: passed to the copy to ``device``.
             inplace: move the leaves of this tensordict there, and return self.
-            return_early: kept for programs that pass it; the block is filled on return.
+            return_early: with ``num_threads``, return a `concurrent.futures.Future` of the result at once.
             use_buffer: kept for programs that pass it.
             share_memory: put the block in shared memory, so that processes see each other's writes.
             pin_memory: put the block in memory from which devices copy faster.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -45,9 +47,25 @@ ForkingPickler.register(NodeHome, lambda home: (NodeHome, tuple(home)))
 
 
 N = TypeVar("N", bound="Store")
+F = TypeVar("F", bound=Callable[..., Any])
 
 LOADERS: dict[str, Callable[[Any], Any]] = {}
 """How each kind of node is read back from a folder; the kinds fill it when they are imported."""
+
+
+def early(word: F) -> F:
+    """Let a word run in a thread of its own, and return a future, when it is given num_threads and return_early."""
+
+    @functools.wraps(word)
+    def said(*args: Any, **options: Any) -> Any:
+        if not (options.get("num_threads") and options.get("return_early")):
+            return word(*args, **options)
+        pool = ThreadPoolExecutor(1)
+        future = pool.submit(word, *args, **options)
+        pool.shutdown(wait=False)
+        return future
+
+    return said  # type: ignore[return-value]
 
 
 class Store(Facts):
@@ -108,14 +126,18 @@ class Store(Facts):
             raise AttributeError(f"this {type(self).__name__} has no saved path: it was not memory-mapped to a folder")
         return self._home.path  # type: ignore[no-any-return]
 
+    @early
     def memmap_(
         self,
         prefix: str | os.PathLike[str] | None = None,
         copy_existing: bool = False,
         *,
         num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
         existsok: bool = True,
         robust_key: bool = True,
+        atomic: bool = False,
         layout: str | None = None,
     ) -> Self:
         """Move all leaves to memory-mapped files and lock the keys; return self.
@@ -127,8 +149,13 @@ class Store(Facts):
             prefix: the folder; None for a temporary file that goes when this process drops it.
             copy_existing: kept for programs that pass it; leaves that are mapped elsewhere are always copied.
             num_threads: how many threads copy leaves to files of a folder; 0 for none but this one.
+            return_early: with ``num_threads``, save in a thread and return a `concurrent.futures.Future` of the result
+                at once; leave the tensordict alone until its ``result()`` is there.
+            share_non_tensor: kept for programs that pass it; objects are written to the folder, where other processes
+                see them by `memmap_refresh_`.
             existsok: allow a folder that holds a saved tensordict, which is replaced.
             robust_key: kept for programs that pass it; any key is safe.
+            atomic: kept for programs that pass it; every save is one step.
             layout: "rows" stores the leaves of each row side by side, in one file, so that a batch of rows is read at
                 once; it helps with many small leaves (see ``docs/storage.md``).
 
@@ -146,14 +173,18 @@ class Store(Facts):
         """
         return _settle(self, _room(prefix, existsok, num_threads), "memmap", layout)
 
+    @early
     def memmap(
         self,
         prefix: str | os.PathLike[str] | None = None,
         copy_existing: bool = False,
         *,
         num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
         existsok: bool = True,
         robust_key: bool = True,
+        atomic: bool = False,
         layout: str | None = None,
         archive: bool | None = None,
         compression: str | int | None = None,
@@ -176,49 +207,11 @@ class Store(Facts):
             ...     TensorDict.load_memmap(folder)["x"].tolist()
             [0, 1, 2]
         """
-        if archive or (archive is None and prefix is not None and os.fspath(prefix).endswith(".tdz")):
-            if prefix is None or layout is not None:
-                raise ValueError(f"an archive is one file: pass its path and no layout, got {prefix!r} and {layout!r}")
-            path = os.path.abspath(os.fspath(prefix))
-            _require_replaceable(path, path, existsok)
-            return _archived(self, path, compression).lock_()
-        if compression is not None:
-            raise ValueError(f"compression={compression!r} is for an archive; pass archive=True")
-        return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=True, layout=layout).lock_()
+        return _saved(self, prefix, True, _Way(existsok, num_threads, layout, archive, compression))
 
-    def save(
-        self,
-        prefix: str | os.PathLike[str] | None = None,
-        copy_existing: bool = False,
-        *,
-        num_threads: int = 0,
-        robust_key: bool = True,
-        layout: str | None = None,
-        archive: bool | None = None,
-        compression: str | int | None = None,
-    ) -> Self:
-        """Save to a folder or an archive and return a copy that is mapped there; arguments and errors as for `memmap`.
+    save = dumps = memmap
 
-        Examples:
-            >>> import tempfile, torch
-            >>> from tensordict import TensorDict
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     _ = TensorDict({"x": torch.arange(3)}, [3]).save(f"{folder}/data.tdz")
-            ...     TensorDict.load(f"{folder}/data.tdz")["x"].tolist()
-            [0, 1, 2]
-        """
-        return self.memmap(
-            prefix,
-            copy_existing,
-            num_threads=num_threads,
-            robust_key=robust_key,
-            layout=layout,
-            archive=archive,
-            compression=compression,
-        )
-
-    dumps = save
-
+    @early
     def memmap_like(
         self,
         prefix: str | os.PathLike[str] | None = None,
@@ -226,9 +219,13 @@ class Store(Facts):
         *,
         existsok: bool = True,
         num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
         robust_key: bool = True,
+        layout: str | None = None,
+        archive: bool | None = None,
     ) -> Self:
-        """Return memory-mapped zeros with the keys, shapes and dtypes of this tensordict; arguments as for `memmap_`.
+        """Return memory-mapped zeros with the keys, shapes and dtypes of this tensordict; arguments as for `memmap`.
 
         Nothing is built in memory, so an expanded sample preallocates a dataset of any size. Non-tensors are copied.
 
@@ -239,7 +236,7 @@ class Store(Facts):
             >>> int(sample.expand(1000).memmap_like()["image"].sum())
             0
         """
-        return _placed(self, _room(prefix, existsok, num_threads), "memmap", fill=False).lock_()
+        return _saved(self, prefix, False, _Way(existsok, num_threads, layout, archive))
 
     @classmethod
     def from_schema(
@@ -250,6 +247,7 @@ class Store(Facts):
         storage: str | None = None,
         device: DeviceLike = None,
         prefix: str | os.PathLike[str] | None = None,
+        **options: Any,
     ) -> Self:
         """Return zeros of given shapes and dtypes, preallocated in memory, shared memory or files.
 
@@ -259,6 +257,7 @@ class Store(Facts):
             storage: None for memory, "shared" for shared memory, "memmap" for memory-mapped files.
             device: where the zeros are, without ``storage``.
             prefix: with ``storage="memmap"``, the folder; None for a temporary file.
+            **options: with ``storage="memmap"``, what else `memmap_like` takes.
 
         Raises:
             ValueError: for another storage, or an entry that is not a pair of shape and dtype.
@@ -272,16 +271,18 @@ class Store(Facts):
         """
         if storage not in _ROOMS:
             raise ValueError(f"storage must be one of {list(_ROOMS)}, got {storage!r}")
-        if prefix is not None and storage != "memmap":
-            raise ValueError(f"prefix is for storage='memmap', got {prefix!r} with storage={storage!r}")
+        if (prefix is not None or options) and storage != "memmap":
+            given = {"prefix": prefix, **options}
+            raise ValueError(f"prefix and options are for storage='memmap', got {given!r} with storage={storage!r}")
         outline: Any = cls._received(cls._dense_kind(_outline(schema, as_batch(batch_size)), batch_size))
         if storage is None:
             zeros = outline._map(lambda v: torch.zeros_like(v, device=device or "cpu"))
             return zeros if device is None else zeros.to(device)  # type: ignore[no-any-return]
         if device is not None and torch.device(device).type != "cpu":
             raise ValueError(f"storage={storage!r} lies on the CPU, got device={device!r}")
-        room = memory() if storage == "shared" else _room(prefix, True)
-        return _placed(outline, room, storage, fill=False).lock_()  # type: ignore[no-any-return]
+        if storage == "memmap":
+            return outline.memmap_like(prefix, **options)  # type: ignore[no-any-return]
+        return _placed(outline, memory(), storage, fill=False).lock_()  # type: ignore[no-any-return]
 
 
 CONTENT = "content"
@@ -321,9 +322,32 @@ def _require_replaceable(path: str, file: str, existsok: bool) -> None:
         raise FileExistsError(f"{path!r} holds a saved tensordict already; pass existsok=True to replace it")
 
 
-def _archived(node: N, path: str, compression: str | int | None) -> N:
+class _Way(NamedTuple):
+    """How a copy is stored."""
+
+    existsok: bool
+    threads: int
+    layout: str | None
+    archive: bool | None
+    compression: str | int | None = None
+
+
+def _saved(node: N, prefix: str | os.PathLike[str] | None, fill: bool, way: _Way) -> N:
+    """Return a locked copy of a node, or zeros like it, in a folder, an archive or a temporary file."""
+    if way.archive or (way.archive is None and prefix is not None and os.fspath(prefix).endswith(".tdz")):
+        if prefix is None or way.layout is not None:
+            raise ValueError(f"an archive is one file: pass its path and no layout, got {prefix!r} and {way.layout!r}")
+        path = os.path.abspath(os.fspath(prefix))
+        _require_replaceable(path, path, way.existsok)
+        return _archived(node, path, way.compression, fill).lock_()
+    if way.compression is not None:
+        raise ValueError(f"compression={way.compression!r} is for an archive; pass archive=True")
+    return _placed(node, _room(prefix, way.existsok, way.threads), "memmap", fill, way.layout).lock_()
+
+
+def _archived(node: N, path: str, compression: str | int | None, fill: bool) -> N:
     sketch = Sketch()
-    made = node._place(sketch, "memory", True)
+    made = node._place(sketch, "memory", fill)
     slots = write_archive(path, sketch, compression)
     if slots is None:  # compressed
         return made._place(memory_of(sketch), "memory", True)
@@ -336,7 +360,7 @@ def _placed(node: N, room: Any, kind: str, fill: bool, layout: str | None = None
         sketch = Sketch()
         made = node._place(sketch, "memory", fill)  # over the same leaves; what stored nodes hold is read once
         if layout is not None:
-            return made._place(_side_by_side(sketch, room, layout), kind, fill)
+            return made._place(_side_by_side(sketch, room, layout), kind, True)
         room.reserve(sketch.specs())
         return made._place(room, kind, fill)
     except BaseException:

@@ -38,6 +38,22 @@ load_memmap = TensorDict.load_memmap
 from_consolidated = TensorDict.from_consolidated
 
 
+def memmap(data: C, prefix: str | os.PathLike[str] | None = None, copy_existing: bool = False, **options: Any) -> C:
+    """Return a copy of a tensordict that lies in memory-mapped files; arguments and errors as for its word `memmap`.
+
+    Examples:
+        >>> import tempfile, torch, tensordict
+        >>> td = tensordict.TensorDict({"x": torch.arange(3)}, [3])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tensordict.save(td, folder)["x"]
+        MemoryMappedTensor([0, 1, 2])
+    """
+    return data.memmap(prefix, copy_existing, **options)
+
+
+save = memmap
+
+
 def pack_memmap(
     prefix: str | os.PathLike[str],
     archive_path: str | os.PathLike[str],

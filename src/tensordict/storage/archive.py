@@ -33,7 +33,7 @@ from tensordict.storage.ragged import Parts, count_elements, whole
 from tensordict.storage.saving import Stage, replacing, steadily
 from tensordict.storage.sealed import Sealed
 from tensordict.storage.sketch import Sketch, Slot
-from tensordict.storage.stream import raw
+from tensordict.storage.stream import raw, runs
 
 COMPRESSIONS = {
     "stored": zipfile.ZIP_STORED,
@@ -88,11 +88,10 @@ class Writer:
             self.start = padded(before)
             yield file
 
-    def put(self, name: str, content: bytes | memoryview) -> int:
-        """Write an entry and return where its content lies."""
+    def put(self, name: str, content: bytes | memoryview) -> None:
+        """Write an entry."""
         with self.entry(name, len(content)) as file:
             file.write(content)
-        return self.start
 
 
 def method_of(compression: str | int | None) -> int:
@@ -125,7 +124,10 @@ def _write_node(writer: Writer, node: Sketch, folder: str, slots: list[Slot]) ->
     entries = node.entries()
     for key, numbers in node.places.items():
         for number, file in zip(numbers, entries[key].files):
-            slots[number] = Slot(writer.put(folder + file, raw(node.tensors[number])))
+            with writer.entry(folder + file, node.tensors[number].nbytes) as entry:
+                for content in runs(node.tensors[number]):
+                    entry.write(content)
+            slots[number] = Slot(writer.start)
     for key, kind in node.keys().items():
         if kind == "node":
             _write_node(writer, node.node(key), f"{folder}{entries[key].file}/", slots)

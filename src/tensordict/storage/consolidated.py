@@ -28,7 +28,7 @@ from tensordict.storage.memmap import map_file
 from tensordict.storage.ragged import Parts, count_elements, parts, whole
 from tensordict.storage.sealed import Sealed
 from tensordict.storage.sketch import LAYOUTS, Sketch, Slot, arrange, pour
-from tensordict.storage.stream import Stream, new_file, raw
+from tensordict.storage.stream import Stream, crc, new_file, raw
 
 MAGIC = b"\x93TDBLOCK"
 VERSION = 1
@@ -57,7 +57,7 @@ class Draft(NamedTuple):
     def fill(self, leaf: Tensor) -> None:
         """Write the whole file to a leaf of its bytes."""
         pour(self.sketch.tensors, self.slots, leaf.untyped_storage())
-        head = self.head([zlib.crc32(raw(tensor)) for tensor in self.sketch.tensors])
+        head = self.head(list(map(crc, self.sketch.tensors)))
         leaf[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
 
 
@@ -309,7 +309,7 @@ def damage(node: Consolidated) -> Iterator[str]:
         leaf, runs = node.read(key), node._runs[key]
         pieces = [leaf] if not leaf.is_nested else [parts(leaf).values, parts(leaf).sizes]
         for piece, run in zip(pieces, runs, strict=True):
-            found = f"{zlib.crc32(raw(piece)):08x}"
+            found = f"{crc(piece):08x}"
             if found != run[3]:
                 yield (
                     f"key {layout.shown((*node._at, key))}: {node.path!r} has the CRC-32 {found} there, expected "

@@ -51,7 +51,7 @@ class Sketch(Blocked):
         return Sketch(self.tensors)
 
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return self._keep(key, torch.empty(tuple(shape), dtype=dtype, device="meta"))
+        return self._keep(key, torch.zeros((), dtype=dtype).expand(tuple(shape)))
 
     def write(self, key: str, tensor: Tensor) -> Tensor:
         if not tensor.is_nested and tensor.layout is not torch.strided:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from tensordict.storage import disk, layout
 from tensordict.storage.base import flat_bytes, require_space
 
 MARK = "%%file-"
+_AT_ONCE = 16 << 20
 
 
 class Stream:
@@ -36,9 +37,7 @@ class Stream:
 
     def put_tensor(self, tensor: Tensor) -> int:
         """Write the elements of a tensor in C order; return their CRC-32."""
-        content = raw(tensor)
-        self.put(content)
-        return zlib.crc32(content)
+        return crc(tensor, self.put)
 
 
 def raw(tensor: Tensor) -> memoryview:
@@ -46,6 +45,24 @@ def raw(tensor: Tensor) -> memoryview:
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     array: Any = flat_bytes(plain).numpy()
     return memoryview(array)
+
+
+def runs(tensor: Tensor) -> Iterator[memoryview]:
+    """Yield the bytes of the elements of a tensor in C order, some rows at a time where they must be copied."""
+    if tensor.is_contiguous() or not tensor.dim() or not tensor.numel():
+        yield raw(tensor)
+        return
+    for part in tensor.split(max(1, _AT_ONCE // tensor[0].nbytes)):
+        yield raw(part)
+
+
+def crc(tensor: Tensor, watch: Callable[[memoryview], object] = len) -> int:
+    """Return the CRC-32 of the elements of a tensor in C order; `watch` is handed their bytes on the way."""
+    found = 0
+    for content in runs(tensor):
+        watch(content)
+        found = zlib.crc32(content, found)
+    return found
 
 
 @contextlib.contextmanager
