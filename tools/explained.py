@@ -29,7 +29,7 @@ def has(*patterns: str) -> Callable[[str], bool]:
 always = has()
 lazy = has(r"lazy_stack|to_lazystack|maybe_dense_stack")
 words = has(r'"text"|"word"')
-names = has(r"names=|rename")
+names = has(r"names ?=|rename")
 locked = has(r"lock_|propagate_lock")
 bare = has(r'TensorDict\(\{("s": "text")?(, )?\}|: \{\}|= \{\}|create_nested|, \{\}\)|exclude|select|replace')
 still = has(r"transpose|permute|movedim|moveaxis|swap\w+|rot90")  # no dim moves, or dims of size one do
@@ -265,7 +265,7 @@ RULES: list[Rule] = [
         "Words that compute hand non-tensors on",
         both(words, lazy),
     ),
-    Rule("cummax cummin", r"keys: \['s'\] more, \[\] fewer", "Words that compute hand non-tensors on", words),
+    Rule("cummax cummin", r"keys: \['\w'\] more, \[\] fewer|names", "Words that compute hand non-tensors on", words),
     Rule(
         PLAIN_MATH + " logical_and",
         r"kind: NonTensor\w+, published (LazyStacked)?TensorDict",
@@ -286,7 +286,7 @@ RULES: list[Rule] = [
     ),
     # ---- lazy stacks
     Rule(
-        "reshape flatten view unflatten repeat tile repeat_interleave expand",
+        "reshape flatten view unflatten repeat tile expand",
         "kind: TensorDict, published LazyStackedTensorDict",
         "A word that mixes the stack dim with others",
         lazy,
@@ -316,9 +316,15 @@ RULES: list[Rule] = [
         has("stack"),
     ),
     Rule(
-        "masked_select narrow",
+        "narrow",
         "kind: LazyStackedTensorDict, published TensorDict",
-        "`masked_select` and `narrow` of a lazy stack give",
+        "`narrow` of a lazy stack gives",
+        lazy,
+    ),
+    Rule(
+        "repeat_interleave masked_select index_select",
+        "kind: TensorDict, published LazyStackedTensorDict|values",
+        "What torch answers in new memory is a copy",
         lazy,
     ),
     Rule(
@@ -592,7 +598,7 @@ RULES: list[Rule] = [
         "A heterogeneous stack has no values to join",
         lazy,
     ),
-    Rule("batch_size", "kind: RuntimeError, published done", "`masked_select` and `narrow` of a lazy stack give", lazy),
+    Rule("batch_size", "kind: RuntimeError, published done", "What torch answers in new memory is a copy", lazy),
     Rule("repeat_interleave", r"kind: done, published \w+Error", "Shape words take tensordicts with one dim", always),
     # ---- what further seeds found
     Rule(
@@ -737,7 +743,7 @@ RULES: list[Rule] = [
     Rule(
         "sorted apply apply_ zero_ fill_ += *= -=",
         "kind: LazyStackedTensorDict, published TensorDict|values",
-        "`masked_select` and `narrow` of a lazy stack give",
+        "What torch answers in new memory is a copy",
         both(lazy, has(r"masked_select\(|narrow\(", r"[*+-]= |_\(|inplace=True")),
     ),
     Rule("update_at_", "values", "`torch.stack` of lazy stacks stacks them lazily", both(lazy, has(r"stack\(\[td, "))),
@@ -823,7 +829,7 @@ RULES: list[Rule] = [
     Rule(
         "read index",
         "dtype|values",
-        "`masked_select` and `narrow` of a lazy stack give",
+        "What torch answers in new memory is a copy",
         has("lazy_stack", "masked_select"),
     ),
     Rule(
@@ -858,16 +864,10 @@ RULES: list[Rule] = [
         has("stack", "exclude"),
     ),
     Rule(
-        "select setdefault create_nested rename_key_ del_",
+        "select setdefault create_nested rename_key_ del_ separates set write update pop",
         "kind: done, published RuntimeError",
         "The result of a word that computes is not locked",
-        both(locked, has(r"roll\(|flip\(|clone\(|[+*-] ")),
-    ),
-    Rule(
-        "separates set write update select pop",
-        "kind: RuntimeError, published done",
-        "The views of `view`, `permute`, `split` and `unbind`, and the rows of `gather` and `repeat`, are locked",
-        both(locked, has(r"gather\(|repeat\(")),
+        both(locked, has(r"roll\(|flip\(|repeat\w*\(|rot90|clone\(|[+*-] ")),
     ),
     Rule(
         "write index",
@@ -948,6 +948,16 @@ RULES: list[Rule] = [
         both(words, rows_of_nothing),
     ),
     Rule("set_at_", "values", "A number or a tensor that is written to rows leaves non-tensors", words),
+    Rule("separates", "values", "A number or a tensor that is written to rows leaves", both(words, has(r"\] = \d"))),
+    Rule(
+        "squeeze", "batch|values", "A non-tensor that is the same for all rows stays one value", both(words, lazy, wide)
+    ),
+    Rule(
+        "pop",
+        r"keys: \[\] more, \['\w+'\] fewer",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
     Rule(
         "get_item_shape",
         "kind: KeyError, published done",
@@ -1007,7 +1017,8 @@ ERRORS: list[tuple[str, str, str, str]] = [
         "RuntimeError NotImplementedError TypeError IndexError AttributeError ValueError",
         "gather index_select amax amin max min minimum maximum relu abs lerp addcmul & |"
         " ^ ~ >= <= < > sum prod std var quantile permute "
-        "masked_select softmax logsumexp clamp clamp_max clamp_min sign tanh square",
+        "masked_select softmax logsumexp clamp clamp_max clamp_min sign tanh square "
+        "abs_ neg_ exp_ add_ mul_ sub_ div_ pow_",
         "what torch raises for a leaf is handed on",
     ),
     (

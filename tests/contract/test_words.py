@@ -144,8 +144,8 @@ KEEPS_MEMBERS = {*MOVES, *COMPUTES, *JOINS, "[:]", "[1:]", "[None]", "[:, None]"
     "contiguous",
 }
 
-# Words that pick rows without computing: of a node in a store, they read nothing.
-WINDOWS = {*INDICES, "narrow", "torch.narrow", "index_select", "torch.index_select", "repeat_interleave"}
+# Words that pick rows without a copy: of a node in a store, they read nothing.
+WINDOWS = {*INDICES, "narrow", "torch.narrow"}
 
 
 DENSE = ("dense", "tensorclass", "mapped", "shared", "tensorclass_of_mapped", "tensorclass_of_shared", "typed")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from tensordict.core import walk
 from tensordict.ops.cast import Cast
 from tensordict.ops.consolidate import Consolidate
@@ -52,12 +54,16 @@ class TensorCollection(
         return self._lazy_kind(*items, stack_dim=dim)
 
     def _rearrange(self, call: Any, batch: Any, names: Any = None) -> Any:
-        """Return a node of my rows in another order, and new ones among them, in new memory."""
+        """Return a node of my rows, and new ones among them, in new memory."""
         return self._reduce(call, batch, names)
+
+    def _apart(self) -> Any:
+        """Return my rows in memory of their own, where a word that picked them may share it: free, unlocked."""
+        return self._map(lambda v: v if isinstance(v, Tensor) else v._apart())
 
     def _read_rows(self, plan: Any) -> Any:
         """Return rows in memory of their own, read by a plan of row numbers along the first dim."""
-        return self._index(plan)
+        return self._index(plan)._apart()
 
     def _resident(self) -> bool:
         """Tell whether my values are there without being read from a store."""

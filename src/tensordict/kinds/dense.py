@@ -226,10 +226,6 @@ class TensorDict(TensorDictBase):
     def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return _of({k: call(v) for k, v in self._dict.items()}, Meta(batch, self._meta.device, names))
 
-    def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        meta = Meta(batch, self._meta.device, names)
-        return _of(self._told(call) if batch == self._meta.batch else self._reduce(call, batch)._dict, meta)
-
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         _, device, names = self._meta
         if names and len(batches) and len(batches[0]) < len(names):
@@ -261,6 +257,8 @@ class TensorDict(TensorDictBase):
             node._home = self._home
             node._locked = self._locked
         return node
+
+    _read_rows = _index  # nodes below are told to read rows, too
 
     def _row_leaves(self) -> list[Tensor]:
         if self._only_leaves():

@@ -92,6 +92,9 @@ class Facade(TensorCollection):
     def _read_rows(self, plan: Plan) -> Self:
         return self._wrap(self._inner._read_rows(plan))
 
+    def _apart(self) -> Self:
+        return self._wrap(self._inner._apart())
+
     def _bare(self) -> Any:
         return self._inner._bare()
 

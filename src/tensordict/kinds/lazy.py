@@ -570,8 +570,8 @@ class LazyStackedTensorDict(TensorDictBase):
     def _index(self, plan: Plan) -> Any:
         return Route(self, plan).read()
 
-    def _read_rows(self, plan: Plan) -> Any:
-        return apart(self._index(plan))
+    def _apart(self) -> Any:
+        return apart(self)
 
     def _write(self, plan: Plan, value: Any) -> None:
         check_rows(plan, self._meta.batch)

@@ -83,9 +83,6 @@ class Stored(TensorDictBase):
         rows = self._index(plan)
         return rows if get_worker_info() is None else rows._dense()
 
-    def _read_rows(self, plan: Plan) -> Any:
-        return self._index(plan)._dense()
-
     def _resident(self) -> bool:
         return False
 

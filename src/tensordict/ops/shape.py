@@ -461,7 +461,8 @@ class Shape(Facts):
         d = dims.wrap(dim, len(batch))
         items = (slice(None),) * d + (index,)
         out = dims.replaced(batch, d, index.shape[0])
-        return self._index(Plan(lambda v: v.index_select(d, index), items, out, tuple(range(len(batch))), False, d))
+        plan = Plan(lambda v: v.index_select(d, index), items, out, tuple(range(len(batch))), False, d)
+        return self._index(plan)._apart()
 
     def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
         """Return for each position of an index tensor the row that it names along a batch dim.
@@ -490,7 +491,7 @@ class Shape(Facts):
                 return v.gather(d, index) if v.ndim == n else _gather_rows(v, d, index)  # type: ignore[attr-defined]
             return v.gather(d, wide(v.shape))
 
-        made = self._resize(call, tuple(index.shape), self._meta.names)
+        made = self._resize(call, tuple(index.shape), self._meta.names)._apart()
         return into(out, _settled(self, made, inplace))  # type: ignore[no-any-return]
 
     def flip(self, *dims_: Any, dims: Any = None) -> Self:
@@ -568,7 +569,7 @@ class Shape(Facts):
         out = tuple(size * by for size, by in zip((*(1,) * new, *batch), times, strict=True))
         names = self._meta.names and (*(None,) * new, *self._meta.names)
         made = self._resize(lambda v: v.repeat((*times, *(1,) * (v.ndim - n))), out, names)
-        return _settled(self, made, inplace)
+        return _settled(self, made._apart(), inplace)
 
     def atleast_1d(self) -> Self:
         """Return a view with at least one batch dim; new ones have size one.
@@ -666,7 +667,7 @@ class Shape(Facts):
             >>> TensorDict({"x": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["x"]
             tensor([0, 2])
         """
-        return _settled(self, self[mask], inplace)
+        return _settled(self, self[mask]._apart(), inplace)
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
         """Return the rows with padding before and after them along batch dims.
@@ -777,14 +778,14 @@ def _reshaped(self: S, name: str, shape: Sequence[int]) -> S:
 
 def _flip(self: S, over: Sequence[int]) -> S:
     wrapped = dims.wrap_all(over, len(self._meta.batch))
-    return self._rearrange(lambda v: v.flip(wrapped), self._meta.batch, self._meta.names)
+    return self._resize(lambda v: v.flip(wrapped), self._meta.batch, self._meta.names)._apart()
 
 
 def _roll(self: F, shifts: Any, over: Any) -> F:
     if over is None:
         return _roll_all(self, shifts, self.ndim)
     wrapped = dims.wrap_all((over,) if isinstance(over, int) else over, self.ndim)
-    return self._rearrange(lambda v: v.roll(shifts, wrapped), self._meta.batch, self._meta.names)
+    return self._resize(lambda v: v.roll(shifts, wrapped), self._meta.batch, self._meta.names)._apart()
 
 
 def _roll_all(self: F, shifts: Any, n: int) -> F:
@@ -795,7 +796,7 @@ def _roll_all(self: F, shifts: Any, n: int) -> F:
             return _roll_all(v, shifts, n)  # type: ignore[type-var]
         return v.reshape(-1, *v.shape[n:]).roll(shifts, 0).reshape(v.shape) if v.numel() else v.clone()
 
-    return self._rearrange(call, self._meta.batch, self._meta.names)
+    return self._resize(call, self._meta.batch, self._meta.names)._apart()
 
 
 def _at_least(self: F, function: Any) -> F:
@@ -812,7 +813,7 @@ def _rotated(self: F, k: int, plane: Sequence[int]) -> F:
     if k % 4 == 2:
         return self.flip(a, b)
     if k % 4 == 0:
-        return self
+        return self.clone()  # type: ignore[attr-defined,no-any-return]
     turned = self.transpose(a, b)
     return turned.flip(a if k % 4 == 1 else b)
 
