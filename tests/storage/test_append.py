@@ -478,6 +478,21 @@ def test_leaves_are_added_to_a_folder(place: Path) -> None:
     assert td.memmap_refresh_()["deep", "n", "w"].tolist() == [0, 1, 2, 3]
 
 
+def test_what_a_dead_writer_left_goes_with_the_next_leaf(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    td = flat(0, 3).memmap(place)
+    with monkeypatch.context() as patch:  # as it is after a kill before the record is written
+        patch.setattr("tensordict.storage.folder.Folder._put", lambda *_: os._exit(0))
+        writer = mp.get_context("fork").Process(target=td.make_memmap, args=("dead", [3]))
+        writer.start()
+        writer.join()
+    assert (place / "dead.memmap").exists()
+    assert "dead" not in list(TensorDict.load_memmap(place).keys())
+    td.make_memmap("new", [3])
+    assert set(TensorDict.load_memmap(place).keys()) == {*flat(0, 3).keys(), "new"}
+    assert survey_of(str(place)).damage == []
+    assert not (place / "dead.memmap").exists()
+
+
 def test_leaves_that_cannot_be_added(place: Path) -> None:
     td = flat(0, 3).memmap(place)
     before = raw(place)

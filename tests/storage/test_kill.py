@@ -115,6 +115,25 @@ def count_rows(path: str) -> int:
     return len(td)
 
 
+def added(path: str, value: int) -> None:
+    """Add leaves to a folder one by one, or begin again with none."""
+    if value == 1:
+        TensorDict({"n": {"x": torch.ones(20_000)}}, []).memmap(path)
+    elif "z" not in list((td := TensorDict.load_memmap(path)["n"]).keys()):
+        td.make_memmap("w", [20_000])
+        td.make_memmap_from_storage("y", torch.ones(20_000).untyped_storage(), [20_000])
+        td.make_memmap_from_tensor("z", torch.ones(20_000))
+
+
+def read_added(path: str) -> int:
+    td = TensorDict.load_memmap(path)["n"]
+    assert {key: leaf.sum().item() for key, leaf in td.items()} == dict.fromkeys(td.keys(), 20_000.0) | (
+        {"w": 0.0} if "w" in list(td.keys()) else {}
+    )
+    assert list(td.keys()) == ["x", "w", "y", "z"][: len(td.keys())]
+    return 2 if "z" in list(td.keys()) else 1
+
+
 def read_h5(path: str) -> int:
     with contextlib.closing(TensorDict.from_h5(path)) as stored:
         return version(stored.to_tensordict())
@@ -133,6 +152,7 @@ WRITERS = {
     "archive": Writer(lambda path, value: dataset(value).memmap(path, archive=True), loaded),
     "unpack_memmap": Writer(unpacked, loaded),
     "append": Writer(append, count_rows),
+    "make_memmap": Writer(added, read_added),
     "to_h5": Writer(lambda path, value: plain(value).to_h5(path).close(), read_h5),
     "to_zarr": Writer(
         lambda path, value: plain(value).to_zarr(path), lambda path: version(TensorDict.from_zarr(path).to_tensordict())

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from tensordict import TensorDict, append_memmap, lazy_stack
-from tensordict.storage import disk, saving, stream
+from tensordict.storage import disk, saving, stream, survey
 
 Call = tuple[str, tuple[Any, ...]]
 IDEAS = ("all", "lost", "zeros", "names")
@@ -324,6 +324,45 @@ def test_every_prefix_of_an_append_has_all_rows_or_none(monkeypatch: pytest.Monk
     for idea in IDEAS:
         assert set(seen[idea]) == {3, 7}, "when the call returns it is on the disk"
         assert seen[idea] == sorted(seen[idea]), "what was appended stays"
+
+
+def fresh(td: TensorDict, how: str) -> None:
+    """Add a leaf to a folder that is open, or replace the values of one."""
+    values = torch.full((3, 2), 7, dtype=torch.int32)
+    if how == "make_memmap":
+        td.make_memmap(("n", "new"), [3, 2], dtype=torch.int32)
+    elif how == "make_memmap_from_storage":
+        td.make_memmap_from_storage("new", values.untyped_storage(), [3, 2], dtype=torch.int32)
+    else:
+        td.make_memmap_from_tensor("x" if how == "existsok" else "new", values.long() if how == "existsok" else values)
+
+
+@pytest.mark.parametrize("how", ["make_memmap", "make_memmap_from_tensor", "make_memmap_from_storage", "existsok"])
+def test_every_prefix_of_a_leaf_that_is_added(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def before(root: Path) -> None:
+        dataset(1).replace(x=torch.ones(3, 2, dtype=torch.int64)).memmap(root / "data")
+
+    def write(root: Path) -> None:
+        fresh(TensorDict.load_memmap(root / "data"), how)
+
+    root, calls, old = recorded(monkeypatch, tmp_path, before, write)
+    added = {"make_memmap": ("n", "new"), "existsok": "x"}.get(how, "new")
+    seen: dict[str, list[Any]] = {idea: [] for idea in IDEAS}
+    for number, (what, copy) in enumerate(prefixes(root, calls, old, tmp_path)):
+        td = TensorDict.load_memmap(copy / "data")
+        found = td[added].unique().tolist() if added in td.keys(True) else [1]
+        seen[IDEAS[number % len(IDEAS)]].append(found)
+        if how != "existsok":
+            assert version_of(td) == 1, what
+        if number % 5 == 0:  # whoever comes next adds it
+            fresh(td, how)
+            assert td[added].unique().tolist() == TensorDict.load_memmap(copy / "data")[added].unique().tolist(), what
+            assert not list(survey.surplus(str(copy / "data"))), what
+            assert not list((copy / "data").rglob(survey.CHANGING)), what
+    new = [0] if how == "make_memmap" else [7]
+    for idea in IDEAS:
+        assert sorted(seen[idea], key=[[1], new].index) == seen[idea], "what was added stays"
+        assert seen[idea][-1] == new, "when the call returns it is on the disk"
 
 
 def test_every_prefix_of_rows_written_to_a_column(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

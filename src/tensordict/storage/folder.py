@@ -140,9 +140,9 @@ class Folder:
             batch = child.meta.batch if child.meta.kind.startswith("non-tensor") else None
             self._entries[key] = self._entries[key]._replace(type=layout.type_name(child.meta), batch=batch)
         text = layout.dump(record, self._entries).encode()
-        old = _entries_of(self.path) if self._place is None else []
+        old = _entries_of(self.path) if self._place is None else None
         kept = {name for entry in self._entries.values() for name in entry.files}
-        self._touch(META, layout.PICKLE, layout.STACK_PICKLE, *(n for e in old for n in e.files if n not in kept))
+        self._touch(META, layout.PICKLE, layout.STACK_PICKLE, *(n for e in old or () for n in e.files if n not in kept))
         name = layout.pickle_name(text) if record.kind.startswith("non-tensor") else None
         if name is not None:
             self._put(name, pickle.dumps({"data": record.data} if name == layout.PICKLE else record.data))
@@ -150,8 +150,8 @@ class Folder:
         self._record = record
         if self._place is not None and not self._within:
             self._place.publish()
-        self._clear(old, kept)
-        _unlink(os.path.join(self.path, survey.CHANGING))
+        if old is not None:
+            self._clear(old, kept)
         self._changed = False
 
     def _touch(self, *names: str) -> None:
@@ -175,13 +175,16 @@ class Folder:
             raise
 
     def _clear(self, old: list[Entry], kept: set[str]) -> None:
-        """Remove the files and folders that an old record named and mine does not."""
+        """Remove the files and folders that an old record named and mine does not, and what dead writers left."""
         for entry in old:
             if entry.dtype is None and entry.file not in kept:
                 _discard(self.path, entry)
             elif entry.dtype is not None:
                 for name in set(entry.files) - kept:
                     _unlink(os.path.join(self.path, name))
+        for name in survey.strangers(self.path, self._entries.values(), changing=True):
+            _unlink(os.path.join(self.path, name))
+        _unlink(os.path.join(self.path, survey.CHANGING))
 
     def _put(self, name: str, content: bytes) -> None:
         path = os.path.join(self.path, name)
@@ -422,8 +425,10 @@ def _discard(folder: str, entry: Entry) -> None:
 
 
 def _note(path: str) -> None:
-    with contextlib.suppress(OSError), open(path, "ab"):
-        pass
+    if not os.path.exists(path):
+        with contextlib.suppress(OSError):
+            os.close(disk.create(path))
+            disk.sync(os.path.dirname(path))
 
 
 def _unlink(path: str) -> None:

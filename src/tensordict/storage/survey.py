@@ -113,14 +113,15 @@ def surplus(root: str) -> Iterator[Part]:
             yield Part((*node.key, name.removesuffix(layout.SUFFIX)), node.path(name))
 
 
-def strangers(folder: str, entries: Iterable[Entry]) -> list[str]:
+def strangers(folder: str, entries: Iterable[Entry], *, changing: bool = False) -> list[str]:
     """Return the names of files in the folder of a node that look like those of leaves, but of no entry.
 
-    Where a node is being changed in its place, there may be such files for a while, or until it is saved again.
+    Where a node is being changed in its place, there may be such files until the change is done, or the next one; only
+    who does it, and says `changing`, is told of them.
     """
     found, own = os.listdir(folder), {name for entry in entries for name in entry.files}
     named = [name for name in found if name.endswith(layout.SUFFIX) and name not in own]
-    if not named or CHANGING in found:
+    if not named or (CHANGING in found and not changing):
         return []
     return sorted(n for n in named if not n.startswith(TEMPORARY) and not os.path.isdir(os.path.join(folder, n)))
 
