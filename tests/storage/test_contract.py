@@ -21,7 +21,7 @@ from tensordict.storage.folder import Folder
 from tensordict.storage.hdf5 import HDF5
 from tensordict.storage.memmap import home_of, temporary
 from tensordict.storage.memory import is_shared, memory
-from tensordict.storage.sealed import Sealed
+from tensordict.storage.opened import Sealed
 from tensordict.storage.sketch import Sketch
 from tensordict.storage.zarr import Zarr
 

@@ -548,8 +548,9 @@ class TensorDict(TensorDictBase):
     def _open(cls, room: Any) -> Any:
         record = room.meta
         meta = Meta(record.batch, None if record.device is None else torch.device(record.device), record.names)
+        leaves = room.leaves()
         children = {
-            k: room.read(k) if kind == "leaf" else coerce.child(k, open_room(room.child(k)), Meta(record.batch))
+            k: leaves[k] if kind == "leaf" else coerce.child(k, open_room(room.child(k)), Meta(record.batch))
             for k, kind in room.keys().items()
         }
         node = _of(children, meta)

@@ -151,7 +151,7 @@ def _owners(node: Sketch) -> Iterator[Tensor]:
     """Yield every tensor of a tree that lies in memory of its own: of a nested one, its elements."""
     for child in node.nodes():
         yield from _owners(child)
-    for leaf in node.leaves():
+    for leaf in node.leaves().values():
         yield parts(leaf).values if leaf.is_nested else leaf
 
 

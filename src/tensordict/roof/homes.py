@@ -16,7 +16,7 @@ import torch
 from tensordict.kinds.dense import TensorDict
 from tensordict.ops.persist import opened, stored
 from tensordict.ops.store import CONTENT, open_room
-from tensordict.storage import checksum, survey
+from tensordict.storage import checksum, layout, survey
 from tensordict.storage.archive import Directory, open_archive
 from tensordict.storage.arrays import FORMAT as ARRAYS_FORMAT
 from tensordict.storage.arrays import Arrays, Terms
@@ -267,7 +267,7 @@ def _unreadable(room: Arrays, key: Key, watch: Watch) -> Iterator[str]:
             for items in _blocks(slot.shape, slot.dtype.itemsize):
                 slot.read(items) if slot.encoding is None else slot._texts(items)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
-            yield f"{survey.said(at)}{room.path!r} cannot be read: {error}"
+            yield f"{layout.said(at)}{room.path!r} cannot be read: {error}"
         watch("/".join(at))
 
 

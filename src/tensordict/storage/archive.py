@@ -12,7 +12,6 @@ import contextlib
 import errno
 import lzma
 import os
-import pickle
 import shutil
 import struct
 import zipfile
@@ -25,15 +24,14 @@ import torch
 from torch import Tensor
 
 from tensordict.storage import disk, layout, survey
-from tensordict.storage.base import byte_count, padded, require_space, view
+from tensordict.storage.base import byte_count, content_of, padded, require_space, view
 from tensordict.storage.checksum import ChecksumError
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import leaf_of, map_file
-from tensordict.storage.ragged import Parts, count_elements, whole
+from tensordict.storage.opened import Sealed
 from tensordict.storage.saving import Stage, replacing, steadily
-from tensordict.storage.sealed import Sealed
 from tensordict.storage.sketch import Sketch, Slot
-from tensordict.storage.stream import raw, runs
+from tensordict.storage.stream import runs
 
 COMPRESSIONS = {
     "stored": zipfile.ZIP_STORED,
@@ -131,12 +129,10 @@ def _write_node(writer: Writer, node: Sketch, folder: str, slots: list[Slot]) ->
     for key, kind in node.keys().items():
         if kind == "node":
             _write_node(writer, node.node(key), f"{folder}{entries[key].file}/", slots)
-    text = layout.dump(node.meta, entries).encode()
-    name = layout.pickle_name(text) if node.meta.kind.startswith("non-tensor") else None
+    name = layout.pickle_name(node.meta)
     if name is not None:
-        data = node.meta.data
-        writer.put(folder + name, pickle.dumps({"data": data} if name == layout.PICKLE else data))
-    writer.put(folder + META, text)
+        writer.put(folder + name, layout.pickled(node.meta))
+    writer.put(folder + META, layout.dump(node.meta, entries).encode())
 
 
 @contextlib.contextmanager
@@ -172,7 +168,7 @@ def _pack(folder: str, new: str, method: int, level: int | None) -> None:
             grown[node.path(META)] = layout.dump(replace(node.record, rows=None), node.entries).encode()
             for key, entry in node.leaves():
                 if entry.nested and node.rows.growing:
-                    at = survey.said((*node.key, key))
+                    at = layout.said((*node.key, key))
                     raise ValueError(
                         f"{at}an append to {folder!r} was cut off; append to it again, or save it, to pack it"
                     )
@@ -237,14 +233,13 @@ def renew(path: str) -> None:
         ValueError: the file is no such zip file.
     """
     source = Directory(path, "r+")
-    storage = source.storage
     places = source.sums()
     for name, info in source.entries.items():
         if info.compress_type == zipfile.ZIP_STORED:
-            content = view(storage, source.start(info), (info.file_size,), torch.uint8)
-            crc = torch.frombuffer(bytearray(struct.pack("<L", zlib.crc32(raw(content)))), dtype=torch.uint8)
+            start = source.starts[name]
+            crc = struct.pack("<L", zlib.crc32(source.content[start : start + info.file_size]))
             for at in (info.header_offset + 14, places[name]):
-                view(storage, at, (4,), torch.uint8).copy_(crc)
+                source.content[at : at + 4] = crc
     disk.sync(path)
 
 
@@ -270,17 +265,20 @@ class Directory:
             self.storage = map_file(self.path, os.stat(self.path).st_size, mode)
             if (status.st_dev, status.st_ino) == self.storage._home.file:  # type: ignore[attr-defined]
                 break  # else it was replaced meanwhile
+        self.content = content_of(self.storage)
         self.entries: dict[str, zipfile.ZipInfo] = {}
+        self.starts: dict[str, int] = {}
         for info in self._zip.infolist():
             if not info.is_dir():
-                self._check(info)
+                self.starts[info.filename] = self._checked(info)
                 self.entries[info.filename] = info
 
     @property
     def _file(self) -> Any:
         return self._zip.fp
 
-    def _check(self, info: zipfile.ZipInfo) -> None:
+    def _checked(self, info: zipfile.ZipInfo) -> int:
+        """Return where the content of an entry begins, after a check that it is one that can be read."""
         name = info.orig_filename
         if name != info.filename or "\\" in name or name[1:2] == ":" or set(name.split("/")) & {"", ".", ".."}:
             raise self._wrong(name, "its name leads out of the archive, or is no name of a file")
@@ -292,18 +290,20 @@ class Directory:
             raise self._wrong(name, f"its compression, {info.compress_type}, is unknown")
         if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
             raise self._wrong(name, f"it is stored in {info.compress_size} bytes, but should have {info.file_size}")
-        if self.start(info) + info.compress_size > self._zip.start_dir:
+        start = self._start(info)
+        if start + info.compress_size > self._zip.start_dir:
             raise self._wrong(name, "it ends beyond the end of the file")
+        return start
 
     def _wrong(self, name: str, what: str) -> ValueError:
         return ValueError(f"{self.path!r} is damaged: entry {name!r}: {what}")
 
-    def start(self, info: zipfile.ZipInfo) -> int:
-        """Return where the content of an entry begins, which only the header in front of it tells."""
+    def _start(self, info: zipfile.ZipInfo) -> int:
+        # only the header in front of the content tells
         at = info.header_offset
         if not 0 <= at <= self._zip.start_dir - _LOCAL.size:
             raise self._wrong(info.filename, "it begins beyond the end of the file")
-        head = _LOCAL.unpack(raw(view(self.storage, at, (_LOCAL.size,), torch.uint8)))
+        head = _LOCAL.unpack_from(self.content, at)
         if head[0] != b"PK\x03\x04":
             raise self._wrong(info.filename, "there is no header in front of it")
         return int(at + _LOCAL.size + head[-2] + head[-1])
@@ -312,12 +312,10 @@ class Directory:
         """Return where in the list of entries the checksum of each lies."""
         found, at = {}, self._zip.start_dir
         for info in self._zip.infolist():
-            head = raw(view(self.storage, at, (46,), torch.uint8))
-            lengths = struct.unpack("<3H", head[28:34])
-            if bytes(head[:4]) != b"PK\1\2":
+            if bytes(self.content[at : at + 4]) != b"PK\1\2":
                 raise self._wrong(info.filename, "the list of entries is not where it should be")
             found[info.filename] = at + 16
-            at += 46 + sum(lengths)
+            at += 46 + sum(struct.unpack_from("<3H", self.content, at + 28))
         return found
 
     def require(self, name: str) -> zipfile.ZipInfo:
@@ -354,7 +352,7 @@ class Directory:
         if info.file_size != nbytes:
             at = f"entry {name!r} of {self.path!r}"
             raise ValueError(f"{at} should hold {nbytes} bytes, but it holds {info.file_size}")
-        start = self.start(info)
+        start = self.starts[name]
         if info.compress_type == zipfile.ZIP_STORED and start % dtype.itemsize == 0:
             return leaf_of(self.storage, start, shape, dtype)
         if self.mode == "r+":
@@ -377,46 +375,25 @@ class Archive(Sealed):
         source: the zip file.
         folder: where the node lies in it, with a slash at the end; empty for the root.
         allow_pickle: whether objects that were pickled may be loaded, which can run code.
-        at: the keys that lead to the node, for errors.
+        key: the keys that lead to the node, for errors.
     """
 
     kind = "archive"
 
-    def __init__(self, source: Directory, folder: str, allow_pickle: bool, at: tuple[str, ...] = ()) -> None:
-        text = source.read(folder + META)
+    def __init__(self, source: Directory, folder: str, allow_pickle: bool, key: tuple[str, ...] = ()) -> None:
         top = f"{source.path}/"
-        record, entries = layout.parse(text, f"{top}{folder}{META}", lambda path: path[len(top) :] in source.entries)
-        super().__init__(source.path, source.mode, record, entries)
-        self._source, self._folder, self.allow_pickle, self._at = source, folder, allow_pickle, at
-        name = layout.pickle_name(text) if record.kind.startswith("non-tensor") else None
-        if name is None:
-            return
-        if not allow_pickle:
-            raise RuntimeError(
-                f"cannot load the value at key {layout.shown(at)}: entry {folder + name!r} of {self.path!r} is a "
-                f"pickle, which can run code when loaded; pass allow_pickle=True if you trust who wrote it"
-            )
-        value = pickle.loads(source.read(folder + name))
-        self._record = replace(record, data=value["data"] if name == layout.PICKLE else value)
+        super().__init__(source.path, source.mode, key, allow_pickle)
+        self._record, self._entries = layout.parse(
+            source.read(folder + META), f"{top}{folder}{META}", lambda path: path[len(top) :] in source.entries
+        )
+        self._source, self._folder = source, folder
+        self._unpickle(lambda name: layout.unpickled(name, source.read(folder + name)))
 
-    def _leaf(self, key: str, entry: Entry) -> Tensor:
-        assert entry.dtype is not None
-        name = self._folder + entry.file
-        try:
-            if not entry.nested:
-                return self._source.leaf(name, entry.shape, entry.dtype)
-            sizes_name = layout.sizes_name(name)
-            sizes = self._source.leaf(sizes_name, entry.shape, torch.int64).clone()
-            count = count_elements(sizes, entry.jagged_dim, f"{self.path}/{sizes_name}")
-            return whole(Parts(self._source.leaf(name, (count,), entry.dtype), sizes, entry.jagged_dim))
-        except (ValueError, FileNotFoundError) as error:
-            raise type(error)(f"{survey.said((*self._at, key))}{error}") from None
+    def _piece(self, key: str, file: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return self._source.leaf(self._folder + file, shape, dtype)
 
     def _node(self, key: str, entry: Entry) -> Archive:
-        child = Archive(self._source, f"{self._folder}{entry.file}/", self.allow_pickle, (*self._at, key))
-        if entry.batch is not None:
-            child._record = replace(child.meta, batch=entry.batch)
-        return child
+        return Archive(self._source, f"{self._folder}{entry.file}/", self.allow_pickle, (*self._key, key))
 
 
 def is_archive(path: str) -> bool:

@@ -544,6 +544,9 @@ class Arrays:
             raise KeyError(f"key {key!r} in {self.path!r} is a node; read it with child()")
         return slot.read()
 
+    def leaves(self) -> dict[str, Tensor]:
+        return {key: self.read(key) for key, kind in self.keys().items() if kind == "leaf"}
+
     def delete(self, key: str) -> None:
         self._require_writable()
         require_key(self._entries(), key, repr(self.path))

@@ -38,6 +38,7 @@ class Record:
         stack_name: the name of that dim.
         rows: how many rows the whole tree has, and how many its files may hold, where others append to it.
         names_all: the record names every file of a leaf that lies with it.
+        pickle: the name of the file beside the record that holds the data as a pickle.
     """
 
     kind: str = "dense"
@@ -50,6 +51,7 @@ class Record:
     stack_name: str | None = None
     rows: tuple[int, int] | None = field(default=None, compare=False)
     names_all: bool = field(default=False, compare=False)
+    pickle: str | None = field(default=None, compare=False)
 
 
 class Backend(Protocol):
@@ -86,6 +88,9 @@ class Backend(Protocol):
 
     def read(self, key: str) -> Tensor:
         """Return a stored leaf."""
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Return every stored leaf of this node, by key."""
 
     def delete(self, key: str) -> None:
         """Forget a leaf or a child."""
@@ -136,13 +141,17 @@ def view(
     storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype: torch.dtype, stride: int = 0
 ) -> Tensor:
     """Return a tensor over the bytes of a storage that begin at `start`: contiguous, or with `stride` bytes a row."""
-    strides = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
-    if stride:
-        strides[0] = stride // dtype.itemsize
-    empty = torch.empty(0, dtype=dtype, device=storage.device)
-    return empty.set_(storage, start // dtype.itemsize, tuple(shape), tuple(strides))
+    leaf = torch.empty(0, dtype=dtype, device=storage.device)
+    if not stride:
+        return leaf.set_(storage, start // dtype.itemsize, shape)  # type: ignore[call-overload, no-any-return]
+    within = torch.empty(shape[1:], device="meta").stride()
+    return leaf.set_(storage, start // dtype.itemsize, shape, (stride // dtype.itemsize, *within))
+
+
+def content_of(storage: torch.UntypedStorage) -> memoryview:
+    """Return all bytes of a storage on the CPU, over the same memory."""
+    array: Any = view(storage, 0, (storage.nbytes(),), torch.uint8).numpy()
+    return memoryview(array)
 
 
 def require_space(folder: str, nbytes: int, what: str) -> None:

@@ -149,10 +149,15 @@ def loose(leaf: Tensor) -> Piece | None:
 
 def mark(leaf: Tensor) -> None:
     """Note that a tensor is one of the leaves of the block that it lies in, which travels as one piece."""
-    block: Any = leaf.untyped_storage()
+    pieces_of(leaf.untyped_storage()).add(_extent(leaf))
+
+
+def pieces_of(storage: torch.UntypedStorage) -> set[tuple[int, int]]:
+    """Return where in a block its leaves lie: the first byte and the bytes of each, to be added to."""
+    block: Any = storage
     if not hasattr(block, "_pieces"):
         block._pieces = set()
-    block._pieces.add(_extent(leaf))
+    return block._pieces  # type: ignore[no-any-return]
 
 
 def is_piece(tensor: Tensor) -> bool:

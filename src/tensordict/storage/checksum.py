@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from tensordict.storage import disk, survey
-from tensordict.storage.layout import META, SUMS
+from tensordict.storage.layout import META, SUMS, said
 from tensordict.storage.memmap import replace_file
-from tensordict.storage.survey import Part, said
+from tensordict.storage.survey import Part
 
 ALGORITHM = "crc32"
 

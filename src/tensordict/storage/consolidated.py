@@ -9,6 +9,7 @@ docs/file-format.md gives the file byte by byte.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import struct
@@ -21,12 +22,12 @@ import torch
 from torch import Tensor
 
 from tensordict.storage import layout
-from tensordict.storage.base import Child, Record, byte_count, padded, view
-from tensordict.storage.buffer import mark
+from tensordict.storage.base import Child, content_of, padded, view
+from tensordict.storage.buffer import pieces_of
 from tensordict.storage.layout import Entry
 from tensordict.storage.memmap import map_file
-from tensordict.storage.ragged import Parts, count_elements, parts, whole
-from tensordict.storage.sealed import Sealed
+from tensordict.storage.opened import Sealed
+from tensordict.storage.ragged import parts
 from tensordict.storage.sketch import LAYOUTS, Sketch, Slot, arrange, pour
 from tensordict.storage.stream import Stream, crc, new_file, raw
 
@@ -111,7 +112,7 @@ def _put_records(stream: Stream, sketch: Sketch, slots: Sequence[Slot], sums: li
 
 def _pickle_objects(node: Sketch) -> None:
     """Add the values that JSON cannot hold to the tensors of a tree, as the bytes of a pickle."""
-    if layout.pickle_of(layout.dump_object(node.meta, {})) is not None:
+    if layout.pickle_name(node.meta) is not None:
         content = bytearray(pickle.dumps(node.meta.data))
         node.places[""] = [len(node.tensors)]
         node.tensors.append(torch.frombuffer(content, dtype=torch.uint8))
@@ -150,7 +151,7 @@ def _describe(node: Sketch, made: Draft, sums: Sequence[int]) -> dict[str, Any]:
 
 
 class Mapping(NamedTuple):
-    """A mapped file: where its leaves begin, how many bytes they take, and what was asked when it was opened."""
+    """A mapped file: where its leaves begin, the bytes they take, what was asked when it was opened, its pieces."""
 
     path: str
     mode: str
@@ -159,24 +160,26 @@ class Mapping(NamedTuple):
     nbytes: int
     allow_pickle: bool
     kind: str
+    pieces: set[tuple[int, int]]
 
-    def view(self, run: Any, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> Tensor:
+    def view(self, run: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return the tensor that lies in a run, after a check that it is all there."""
-        if type(run) is not list or len(run) != 4 or not all(type(n) is int and n >= 0 for n in run[:3]):
-            raise _wrong(self.path, where, "a run [start, stride, bytes, sum]", run)
-        start, stride, size, _ = run
-        if size != byte_count(shape, dtype) or start % dtype.itemsize or stride % dtype.itemsize:
-            raise _wrong(self.path, where, f"a run for shape {list(shape)} of {dtype}", run)
-        if stride and not (shape and shape[0] and size // shape[0] <= stride):
-            raise _wrong(self.path, where, f"no stride below that of a row of shape {list(shape)} of {dtype}", run)
-        end = start + (stride * (shape[0] - 1) + size // shape[0] if stride else size)
-        if end > self.nbytes:
-            raise _wrong(self.path, where, f"a run that ends within {self.nbytes} bytes", run)
-        start += self.start
-        home: Any = self.storage
-        home._home.leaves[start] = shape
+        start, stride, size, _ = run if type(run) is list and len(run) == 4 else (None,) * 4
+        if not type(start) is type(stride) is type(size) is int or start < 0 or stride < 0:
+            raise _wrong(self.path, "leaves", "a run [start, stride, bytes, sum]", run)
+        itemsize, end = dtype.itemsize, start + size
+        if size != math.prod(shape) * itemsize or start % itemsize or stride % itemsize:
+            raise _wrong(self.path, "leaves", f"a run for shape {list(shape)} of {dtype}", run)
+        home: Any = self.storage._home  # type: ignore[attr-defined]
         if stride:
-            home._home.records = (self.start, stride, shape[0])
+            if not (shape and shape[0] and size // shape[0] <= stride):
+                raise _wrong(self.path, "leaves", f"a stride of at least a row of shape {list(shape)} of {dtype}", run)
+            end = start + stride * (shape[0] - 1) + size // shape[0]
+            home.records = (self.start, stride, shape[0])
+        if end > self.nbytes:
+            raise _wrong(self.path, "leaves", f"a run that ends within {self.nbytes} bytes", run)
+        start += self.start
+        home.note(start, shape)
         return view(self.storage, start, shape, dtype, stride)
 
 
@@ -186,73 +189,58 @@ class Consolidated(Sealed):
     Args:
         source: the mapped file.
         found: the description of the node.
-        at: the keys that lead to it, for errors.
+        key: the keys that lead to it, for errors.
 
     Raises:
         ValueError: the description is malformed; the message names the file and the entry.
         RuntimeError: it holds a pickle, and reading one was not allowed.
     """
 
-    def __init__(self, source: Mapping, found: Any, at: tuple[str, ...] = ()) -> None:
-        where = f"{source.path}: node {'/'.join(at)!r}" if at else source.path
+    def __init__(self, source: Mapping, found: Any, key: tuple[str, ...] = ()) -> None:
+        super().__init__(source.path, source.mode, key, source.allow_pickle)
+        where = f"{source.path}: node {'/'.join(key)!r}" if key else source.path
         if not isinstance(found, dict) or not isinstance(found.get("meta"), dict):
-            raise _wrong(source.path, str(at), 'an object with the entry "meta"', found)
+            raise _wrong(source.path, str(key), 'an object with the entry "meta"', found)
         nodes = found.get("nodes")
         members = len(nodes) if type(nodes) is list else 0
-        record, entries = layout.parse_object(
+        record, self._entries = layout.parse_object(
             found["meta"], where, lambda path: int(os.path.basename(os.path.dirname(path))) < members
         )
-        super().__init__(source.path, source.mode, record, entries)
-        self._source, self._at, self.kind = source, at, source.kind
+        self._source, self.kind = source, source.kind
         self.layout = found.get("layout", "")
         if self.layout not in LAYOUTS and self.layout != "":
             raise _wrong(self.path, "layout", "'rows'", self.layout)
         self._runs = self._by_key(found, "leaves", "leaf")
         self._nodes = self._by_key(found, "nodes", "node")
-        self._record = self._completed(record, found)
+        batch, device = found.get("batch"), layout.device_name(found.get("device"), self.path)
+        batch = record.batch if batch is None else layout.sizes(batch, self.path, "batch")
+        self._record = replace(record, batch=batch, device=device)
+        self._unpickle(lambda name: pickle.loads(self._pickle(found.get("pickle"))))
 
     def _by_key(self, found: dict[str, Any], name: str, kind: Child) -> dict[str, Any]:
         value, keys = found.get(name, []), [key for key, one in self.keys().items() if one == kind]
         if type(value) is not list or len(value) != len(keys):
-            raise _wrong(self.path, f"{name} of {self._at!r}", f"a list of {len(keys)}", value)
+            raise _wrong(self.path, f"{name} of {self._key!r}", f"a list of {len(keys)}", value)
         return dict(zip(keys, value))
 
-    def _completed(self, record: Record, found: dict[str, Any]) -> Record:
-        """Return the record with what a `meta.json` leaves to the parent, or to a file beside it."""
-        batch, device = found.get("batch"), layout.device_name(found.get("device"), self.path)
-        if batch is not None:
-            batch = layout.sizes(batch, self.path, "batch")
-        record = replace(record, batch=record.batch if batch is None else batch, device=device)
-        if layout.pickle_of(found["meta"]) is None or not record.kind.startswith("non-tensor"):
-            return record
-        if not self._source.allow_pickle:
-            raise RuntimeError(
-                f"cannot load the value at key {layout.shown(self._at)}: {self.path!r} holds it as a pickle, which can "
-                f"run code when loaded; pass allow_pickle=True if you trust who wrote it"
-            )
-        run = found.get("pickle")
-        if type(run) is not list or len(run) != 1 or type(run[0]) is not list or len(run[0]) != 4:
-            raise _wrong(self.path, "pickle", "one run", run)
-        size = run[0][2] if type(run[0][2]) is int else 0
-        return replace(record, data=pickle.loads(raw(self._source.view(run[0], (size,), torch.uint8, "pickle"))))
+    def _pickle(self, runs: Any) -> memoryview:
+        if type(runs) is not list or len(runs) != 1 or type(runs[0]) is not list or len(runs[0]) != 4:
+            raise _wrong(self.path, "pickle", "one run", runs)
+        size = runs[0][2] if type(runs[0][2]) is int else 0
+        return raw(self._source.view(runs[0], (size,), torch.uint8))
 
-    def _leaf(self, key: str, entry: Entry) -> Tensor:
-        assert entry.dtype is not None
-        runs, where = self._runs[key], f"leaf {layout.shown((*self._at, key))}"
+    def _piece(self, key: str, file: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        entry, runs = self._entries[key], self._runs[key]
         if type(runs) is not list or len(runs) != 1 + entry.nested:
-            raise _wrong(self.path, where, f"a list of {1 + entry.nested} runs", runs)
-        if entry.nested:
-            sizes = self._source.view(runs[1], entry.shape, torch.int64, where)
-            count = count_elements(sizes, entry.jagged_dim, self.path)
-            values = self._source.view(runs[0], (count,), entry.dtype, where)
-            leaf = whole(Parts(values, sizes.clone(), entry.jagged_dim))
-        else:
-            leaf = values = self._source.view(runs[0], entry.shape, entry.dtype, where)
-        mark(values)
+            raise _wrong(self.path, "leaves", f"a list of {1 + entry.nested} runs", runs)
+        run = runs[file != entry.file]
+        leaf = self._source.view(run, shape, dtype)
+        if run is runs[0]:
+            self._source.pieces.add((self._source.start + run[0], run[2]))
         return leaf
 
     def _node(self, key: str, entry: Entry) -> Consolidated:
-        return Consolidated(self._source, self._nodes[key], (*self._at, key))
+        return Consolidated(self._source, self._nodes[key], (*self._key, key))
 
 
 def open_file(path: str, mode: str, *, allow_pickle: bool = False) -> Consolidated:
@@ -274,10 +262,10 @@ def open_storage(
     size = storage.nbytes()
     if size < _HEAD.size:
         raise ValueError(f"{path!r} holds no consolidated tensordict: it has {size} bytes, fewer than a header")
-    head = raw(view(storage, 0, (_HEAD.size,), torch.uint8))
-    magic, version, checksum, length, total = _HEAD.unpack(head)
+    content = content_of(storage)
+    magic, version, checksum, length, total = _HEAD.unpack_from(content)
     if magic != MAGIC:
-        raise ValueError(f"{path!r} holds no consolidated tensordict: it begins with {bytes(magic)!r}, not {MAGIC!r}")
+        raise ValueError(f"{path!r} holds no consolidated tensordict: it begins with {magic!r}, not {MAGIC!r}")
     if version > VERSION:
         raise RuntimeError(
             f"{path!r} was written in version {version} of the consolidated format, but this version reads up to "
@@ -286,14 +274,14 @@ def open_storage(
     start = padded(_HEAD.size + length)
     if size != start + total:
         raise ValueError(f"{path!r} should hold {start + total} bytes, but it holds {size}")
-    text = raw(view(storage, _HEAD.size, (length,), torch.uint8))
+    text = content[_HEAD.size : _HEAD.size + length]
     if zlib.crc32(text) != checksum:
         raise ValueError(f"{path!r} is damaged: the description of its leaves has another checksum than it should")
     try:
         found = json.loads(bytes(text))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path!r}: not valid JSON: {error}") from error
-    return Consolidated(Mapping(path, mode, storage, start, total, allow_pickle, kind), found)
+    return Consolidated(Mapping(path, mode, storage, start, total, allow_pickle, kind, pieces_of(storage)), found)
 
 
 def _wrong(path: str, entry: str, expected: str, got: Any) -> ValueError:
@@ -304,7 +292,7 @@ def damage(node: Consolidated) -> Iterator[str]:
     """Yield a line for each leaf of a tree in which the bytes do not have the CRC-32 that was saved."""
     for key, kind in node.keys().items():
         if kind == "node":
-            yield from damage(node.child(key))  # type: ignore[arg-type]
+            yield from damage(node.child(key))
             continue
         leaf, runs = node.read(key), node._runs[key]
         pieces = [leaf] if not leaf.is_nested else [parts(leaf).values, parts(leaf).sizes]
@@ -312,6 +300,6 @@ def damage(node: Consolidated) -> Iterator[str]:
             found = f"{crc(piece):08x}"
             if found != run[3]:
                 yield (
-                    f"key {layout.shown((*node._at, key))}: {node.path!r} has the CRC-32 {found} there, expected "
+                    f"key {layout.shown((*node._key, key))}: {node.path!r} has the CRC-32 {found} there, expected "
                     f"{run[3]!r}: it is damaged, or was written through a mapping"
                 )

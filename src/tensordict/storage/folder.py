@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,22 +13,14 @@ from torch import Tensor
 from tensordict.storage import checksum, disk, layout, survey
 from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
 from tensordict.storage.layout import META, Entry
-from tensordict.storage.memmap import (
-    MODES,
-    copy_leaf,
-    leaf_of,
-    map_file,
-    new_leaf,
-    place_copy,
-    place_new,
-    replace_file,
-)
-from tensordict.storage.ragged import Parts, count_elements, parts, whole
+from tensordict.storage.memmap import MODES, copy_leaf, map_leaf, new_leaf, place_copy, place_new, replace_file
+from tensordict.storage.opened import Opened
+from tensordict.storage.ragged import parts, whole
 from tensordict.storage.rows import Rows, cut, of_children
 from tensordict.storage.saving import Stage, root_of
 
 
-class Folder:
+class Folder(Opened):
     """Open or begin one node in a folder.
 
     With mode ``"w"`` a new tree takes the place of what the folder held, in one step, when `meta` is assigned; ``"r+"``
@@ -51,9 +41,6 @@ class Folder:
         RuntimeError: it was written in a newer format, or holds a pickle and `allow_pickle` is false.
     """
 
-    resident = True
-    row_reads = True
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -65,15 +52,9 @@ class Folder:
     ) -> None:
         if mode not in (*MODES, "w"):
             raise ValueError(f"mode must be 'r', 'r+' or 'w', got {mode!r}")
-        self.path = os.path.abspath(path)
-        self.mode = mode
-        self.allow_pickle = allow_pickle
-        self._key = key
-        self._leaves: dict[str, Tensor] = {}
-        self._children: dict[str, Folder] = {}
-        self._entries: dict[str, Entry] = {}
-        self._record: Record | None = None
+        super().__init__(os.path.abspath(path), mode, key, allow_pickle)
         self._rows: Rows | None = None
+        self._most: dict[str, float] = {}  # how many bytes there may be in files that grow
         self._stage: Stage | None = None
         self._within = ""  # my path within the stage
         self._changed = False  # in my place, since the record was written
@@ -81,39 +62,26 @@ class Folder:
             self._stage = Stage(self.path, threads)
         else:
             self._open()
-        self._taken = {layout.folded(name): key for key, entry in self._entries.items() for name in entry.files}
+        self._taken: dict[str, str] | None = None  # whose the names in the folder are, when that is first needed
 
     @property
     def writable(self) -> bool:
         return self.mode != "r"
 
     def _open(self) -> None:
-        path = os.path.join(self.path, META)
-        text = _read(self.path)
-        self._record, self._entries = layout.parse(text, path)
-        if self._record.names_all:
+        self._record, self._entries = record, _ = layout.parse(_read(self.path), os.path.join(self.path, META))
+        if record.names_all:
             self._require_all()
-        name = layout.pickle_name(text) if self._record.kind.startswith("non-tensor") else None
-        if self._record.rows is not None:
-            self.limit(Rows(*self._record.rows))
-        if name is None:
-            return
-        path = os.path.join(self.path, name)
-        if not self.allow_pickle:
-            raise RuntimeError(
-                f"cannot load the value at key {layout.shown(self._key)}: {path!r} is a pickle, which can run "
-                f"code when loaded; pass allow_pickle=True if you trust who wrote it"
-            )
-        with open(path, "rb") as file:
-            value = pickle.load(file)
-        self._record = replace(self._record, data=value["data"] if name == layout.PICKLE else value)
+        self._unpickle(lambda name: layout.unpickled(name, _content(os.path.join(self.path, name))))
+        if record.rows is not None:
+            self.limit(Rows(*record.rows))
 
     def _require_all(self) -> None:
         """Raise if a file lies in the folder that looks like that of a leaf, but belongs to none."""
         for name in survey.strangers(self.path, self._entries.values()):
             path, key = os.path.join(self.path, name), (*self._key, name.removesuffix(layout.SUFFIX))
             raise ValueError(
-                f"{survey.said(key)}{path!r} of {os.path.getsize(path)} bytes belongs to no key of the tensordict; "
+                f"{layout.said(key)}{path!r} of {os.path.getsize(path)} bytes belongs to no key of the tensordict; "
                 f"remove it, or save again"
             )
 
@@ -122,16 +90,23 @@ class Folder:
         if rows is not None:
             self._rows = rows
             self._record, self._entries = cut(self.path, self.meta, self._entries, rows.number)
+            growing = self._entries.values() if rows.growing else ()
+            self._most = {name: self._most_of(entry, rows) for entry in growing if entry.dtype for name in entry.files}
             for child in self._children.values():
                 child.limit(of_children(self.meta, rows))
+
+    def _most_of(self, entry: Entry, rows: Rows) -> float:
+        """Return how many bytes there may be in the file of a leaf to which somebody may be appending."""
+        assert entry.dtype is not None
+        if not rows.number or entry.nested or self.meta.kind == "strings":
+            return math.inf
+        return byte_count(entry.shape, entry.dtype) // rows.number * rows.limit
 
     # --- the record
 
     @property
     def meta(self) -> Record:
-        if self._record is None:
-            raise KeyError(f"{self.path!r} has no record yet; assign `meta` first")
-        return self._record
+        return super().meta
 
     @meta.setter
     def meta(self, record: Record) -> None:
@@ -143,9 +118,9 @@ class Folder:
         old = _entries_of(self.path) if self._place is None else None
         kept = {name for entry in self._entries.values() for name in entry.files}
         self._touch(META, layout.PICKLE, layout.STACK_PICKLE, *(n for e in old or () for n in e.files if n not in kept))
-        name = layout.pickle_name(text) if record.kind.startswith("non-tensor") else None
+        name = layout.pickle_name(record)
         if name is not None:
-            self._put(name, pickle.dumps({"data": record.data} if name == layout.PICKLE else record.data))
+            self._put(name, layout.pickled(record))
         self._put(META, text)
         self._record = record
         if self._place is not None and not self._within:
@@ -265,54 +240,33 @@ class Folder:
             return entry.file
         if entry is not None:
             self._drop(key)
-        others = {name for name, owner in self._taken.items() if owner != key} if entry else self._taken
+        taken = self._names()
+        others = {name for name, owner in taken.items() if owner != key} if entry else taken
         return layout.free_name(key, kind, others, nested=nested)
+
+    def _names(self) -> dict[str, str]:
+        """Return whose each name in the folder is, the names as a file system may take them."""
+        if self._taken is None:
+            self._taken = {layout.folded(name): key for key, entry in self._entries.items() for name in entry.files}
+        return self._taken
 
     def _enter_as(self, key: str, entry: Entry) -> None:
         self._forget(key)
+        taken = self._names()
         self._entries[key] = entry
-        self._taken |= {layout.folded(name): key for name in entry.files}
+        taken |= {layout.folded(name): key for name in entry.files}
 
     def _forget(self, key: str) -> None:
         entry = self._entries.get(key)
         if entry is not None:
             for name in entry.files:
-                self._taken.pop(layout.folded(name), None)
+                self._names().pop(layout.folded(name), None)
             self._leaves.pop(key, None)
             self._children.pop(key, None)
 
-    def read(self, key: str) -> Tensor:
-        leaf = self._leaves.get(key)
-        if leaf is None:
-            require_key(self._entries, key, repr(self.path))
-            entry = self._entries[key]
-            if entry.dtype is None:
-                raise KeyError(f"key {key!r} in {self.path!r} is a node; read it with child()")
-            mode = "r" if self.mode == "r" else "r+"
-            path = f"{self.path}/{entry.file}"
-            try:
-                if entry.nested:
-                    leaf = _read_nested(path, entry, mode, growing=self._rows is not None and self._rows.growing)
-                else:
-                    nbytes = byte_count(entry.shape, entry.dtype)
-                    storage = map_file(path, nbytes, mode, most=self._most(nbytes))
-                    leaf = leaf_of(storage, 0, entry.shape, entry.dtype)
-            except (ValueError, FileNotFoundError) as error:
-                raise type(error)(f"{survey.said((*self._key, key))}{error}") from None
-            self._leaves[key] = leaf
-        return leaf
-
-    def _most(self, nbytes: int) -> float:
-        """Return how long the file of a leaf may be, to which somebody may be appending."""
-        if self._rows is None or not self._rows.growing:
-            return nbytes
-        if not self._rows.number or self.meta.kind == "strings":
-            return math.inf
-        return nbytes // self._rows.number * self._rows.limit
-
-    def leaves(self) -> dict[str, Tensor]:
-        """Return every leaf of this node, by key."""
-        return {key: self.read(key) for key, entry in self._entries.items() if entry.dtype is not None}
+    def _piece(self, key: str, file: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        mode, most = "r" if self.mode == "r" else "r+", self._most.get(file, 0)
+        return map_leaf(f"{self.path}/{file}", shape, dtype, mode, most=most)
 
     def delete(self, key: str) -> None:
         self._require_writable()
@@ -328,30 +282,19 @@ class Folder:
 
     # --- children
 
-    def keys(self) -> dict[str, Child]:
-        return {key: "node" if entry.dtype is None else "leaf" for key, entry in self._entries.items()}
-
     def child(self, key: str) -> Folder:
-        child = self._children.get(key)
-        if child is not None:
-            return child
         entry = self._entries.get(key)
-        if entry is not None and entry.dtype is None:
-            path, key_path = os.path.join(self.path, entry.file), (*self._key, key)
-            child = Folder(path, self.mode, allow_pickle=self.allow_pickle, key=key_path)
-            if entry.batch is not None:
-                child._record = replace(child.meta, batch=entry.batch)
-            if self._rows is not None:
-                child.limit(of_children(self.meta, self._rows))
-        elif self.writable:
+        if self.writable and (entry is None or entry.dtype is not None):
             child = self._new_child(key, self._enter(key, "node"))
             self._enter_as(key, Entry(os.path.basename(child.path)))
-        else:
-            require_key(
-                [name for name, kind in self.keys().items() if kind == "node"], key, f"the nodes of {self.path!r}"
-            )
-        assert child is not None
-        self._children[key] = child
+            self._children[key] = child
+        return super().child(key)
+
+    def _node(self, key: str, entry: Entry) -> Folder:
+        path = os.path.join(self.path, entry.file)
+        child = Folder(path, self.mode, allow_pickle=self.allow_pickle, key=(*self._key, key))
+        if self._rows is not None:
+            child.limit(of_children(self.meta, self._rows))
         return child
 
     def entry(self, key: str) -> Entry:
@@ -379,22 +322,14 @@ class Folder:
         return child
 
 
-def _read_nested(path: str, entry: Entry, mode: str, *, growing: bool) -> Tensor:
-    """Map a nested tensor: its elements, and the sizes of its rows, which say how many elements there must be."""
-    assert entry.dtype is not None
-    sizes_path = layout.sizes_name(path)
-    most = math.inf if growing else 0
-    mapped = map_file(sizes_path, byte_count(entry.shape, torch.int64), "r", most=most)
-    sizes = leaf_of(mapped, 0, entry.shape, torch.int64).clone()
-    count, dim = count_elements(sizes, entry.jagged_dim, sizes_path), entry.jagged_dim
-    values = leaf_of(map_file(path, count * entry.dtype.itemsize, mode, most=most), 0, (count,), entry.dtype)
-    return whole(Parts(values, sizes, dim))
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _read(folder: str) -> bytes:
     try:
-        with open(os.path.join(folder, META), "rb") as file:
-            return file.read()
+        return _content(os.path.join(folder, META))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"no {META} in {folder!r}, so no tree was saved there") from None
 

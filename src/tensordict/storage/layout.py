@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import pickle
 import re
 import unicodedata
 from collections.abc import Callable, Container
@@ -29,6 +30,7 @@ INNER = "_tensordict"
 PICKLE = "other.pickle"
 STACK_PICKLE = "pickle.pkl"
 TEMPORARY = "%%"
+LIMIT = 1 << 63
 
 _EXTRA = "_tensordict_keys"
 _MEMBERS = "_tensordict_members"
@@ -98,10 +100,14 @@ def sizes_name(file: str) -> str:
 
 def plain_name(key: str, kind: Literal["leaf", "node"]) -> str:
     """Return the usual file name of a key: unsafe characters percent-encoded, never a path of two parts."""
-    name = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", key) or "%"
+    name = _UNSAFE.sub(_escaped, key) or "%"
     if name in (".", ".."):
         name = name.replace(".", "%2E")
     return name + SUFFIX if kind == "leaf" else name
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
 
 
 def short(name: str) -> str:
@@ -132,6 +138,11 @@ def free_name(key: str, kind: Literal["leaf", "node"], taken: Container[str], *,
 def shown(keys: tuple[str, ...]) -> str:
     """Return the keys that lead to a node as errors name it."""
     return repr(keys[0] if len(keys) == 1 else keys)
+
+
+def said(keys: tuple[str, ...]) -> str:
+    """Return how an error begins that is about a key."""
+    return f"key {keys[0] if len(keys) == 1 else keys!r}: " if keys else ""
 
 
 # --- reading
@@ -212,7 +223,7 @@ def _class_name(raw: dict[str, Any], path: str) -> str:
 
 def sizes(value: Any, path: str, entry: str) -> tuple[int, ...]:
     """Return a list of sizes as a tuple; raise ValueError naming the file and the entry if it is something else."""
-    if type(value) is not list or not all(type(size) is int and 0 <= size < 1 << 63 for size in value):
+    if type(value) is not list or (value and (set(map(type, value)) != {int} or min(value) < 0 or max(value) >= LIMIT)):
         raise _wrong(path, entry, "a list of sizes", value)
     return tuple(value)
 
@@ -255,7 +266,7 @@ def _extra(value: Any, path: str) -> list[tuple[int, str, Any]]:
         raise _wrong(path, _EXTRA, "a list", value)
     for item in value:
         if not (isinstance(item, list) and len(item) == 3 and type(item[0]) is int and isinstance(item[1], str)) or (
-            not 0 <= item[0] < 1 << 63
+            not 0 <= item[0] < LIMIT
         ):
             raise _wrong(path, _EXTRA, "items [place, key, entry]", item)
     return [(item[0], item[1], item[2]) for item in value]
@@ -264,22 +275,25 @@ def _extra(value: Any, path: str) -> list[tuple[int, str, Any]]:
 def _entry(key: str, value: Any, path: str) -> Entry:
     if not isinstance(value, dict):
         raise _wrong(path, key, "an object that describes a leaf or a node", value)
-    file = value.get("file")
+    file, name = value.get("file"), value.get("dtype")
     if file is not None and (not isinstance(file, str) or file in (META, SUMS, "", ".", "..") or _is_path(file)):
         raise _wrong(path, key, "a file name without folders", file)
-    if "dtype" not in value:
+    if name is None and "dtype" not in value:
         kind, batch = value.get("type"), value.get("batch")
         if not isinstance(kind, str):
             raise _wrong(path, key, "a dtype or a type", value)
         size = None if batch is None else sizes(batch, path, key)
         return Entry(file or plain_name(key, "node"), type=kind, batch=size)
-    dtype = _DTYPES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
+    dtype = _DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
-        raise _wrong(path, key, "the name of a torch dtype", value["dtype"])
+        raise _wrong(path, key, "the name of a torch dtype", name)
     shape = sizes(value.get("shape"), path, key)
-    if math.prod(shape) * dtype.itemsize >= 1 << 63:
+    if math.prod(shape) * dtype.itemsize >= LIMIT:
         raise _wrong(path, key, "a shape that fits in memory", list(shape))
-    return Entry(file or plain_name(key, "leaf"), shape, dtype, "", None, *_nested(value, shape, path, key))
+    file = file or plain_name(key, "leaf")
+    if value.get("is_nested") is False and "jagged_dim" not in value:
+        return Entry(file, shape, dtype)
+    return Entry(file, shape, dtype, "", None, *_nested(value, shape, path, key))
 
 
 def _nested(value: dict[str, Any], shape: tuple[int, ...], path: str, key: str) -> tuple[bool, int]:
@@ -318,27 +332,34 @@ def _lazy(raw: dict[str, Any], path: str, exists: Callable[[str], bool]) -> tupl
 
 
 def _non_tensor(raw: dict[str, Any], path: str, kind: str) -> Record:
+    data = raw.get("data")
     if kind != "non-tensor-stack":
-        return Record(kind, data=raw.get("data"))
-    if not isinstance(raw.get("data"), list) and raw.get("data") != STACK_PICKLE:
-        raise _wrong(path, "data", f"a list, or {STACK_PICKLE!r}", raw.get("data"))
+        return Record(kind, data=data, pickle=PICKLE if raw.get("_is_non_tensor") and "data" not in raw else None)
+    if not isinstance(data, list) and data != STACK_PICKLE:
+        raise _wrong(path, "data", f"a list, or {STACK_PICKLE!r}", data)
     dim, name = _stack(raw, path)
-    return Record(kind, data=raw["data"], stack_dim=dim, stack_name=name)
-
-
-def pickle_name(text: str | bytes) -> str | None:
-    """Return the name of the pickle file that holds the value of a non-tensor; None when the text itself does."""
-    return pickle_of(json.loads(text))
-
-
-def pickle_of(raw: dict[str, Any]) -> str | None:
-    """Return the same for the object that the text holds."""
-    if raw.get("_is_non_tensor") and "data" not in raw:
-        return PICKLE
-    return STACK_PICKLE if "stack_dim" in raw and raw.get("data") == STACK_PICKLE else None
+    return Record(kind, data=data, stack_dim=dim, stack_name=name, pickle=data if data == STACK_PICKLE else None)
 
 
 # --- writing
+
+
+def pickle_name(record: Record) -> str | None:
+    """Return the name of the file for the value of a non-tensor; None when JSON can hold it."""
+    if not record.kind.startswith("non-tensor") or is_json(record.data):
+        return None
+    return STACK_PICKLE if record.kind == "non-tensor-stack" else PICKLE
+
+
+def pickled(record: Record) -> bytes:
+    """Return the content of that file."""
+    return pickle.dumps(record.data if record.kind == "non-tensor-stack" else {"data": record.data})
+
+
+def unpickled(name: str, content: bytes) -> Any:
+    """Return the value of a non-tensor from the content of its file; this runs what is pickled there."""
+    value = pickle.loads(content)
+    return value["data"] if name.endswith(PICKLE) else value
 
 
 def is_json(value: Any) -> bool:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from tensordict.storage.ragged import Parts, parts, whole
 MODES = ("r", "r+")
 
 _counter = itertools.count()
+_from_file = torch.UntypedStorage.from_file
 _open: weakref.WeakValueDictionary[tuple[int, int, str], torch.UntypedStorage] = weakref.WeakValueDictionary()
 
 
@@ -58,14 +59,17 @@ class Home:
     A `path` within a `place` moves with it. `file` is the identity of the file that is mapped, whatever has its name.
     """
 
-    __slots__ = ("_path", "file", "leaves", "mode", "place", "records")
+    __slots__ = ("_first", "_leaves", "_path", "file", "mode", "place", "records")
 
-    def __init__(self, path: str, mode: str, place: Place | None = None, file: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self, path: str, mode: str, place: Place | None, file: tuple[int, int], first: tuple[int, ...] | None = None
+    ) -> None:
         self._path = path
         self.mode = mode
         self.place = place
         self.file = file
-        self.leaves: dict[int, tuple[int, ...]] = {}
+        self._first = first  # the shape of the leaf at the first byte, mostly the only one
+        self._leaves: dict[int, tuple[int, ...]] | None = None
         self.records: tuple[int, int, int] | None = None  # where rows that lie side by side begin, their size, how many
 
     @property
@@ -76,13 +80,24 @@ class Home:
         """Tell whether this is, or will be, the path of the file."""
         return path == (self._path if self.place is None else f"{self.place.path}/{self._path}")
 
+    def note(self, start: int, shape: tuple[int, ...]) -> None:
+        """Note that a leaf of this shape begins at a byte."""
+        if not start:
+            self._first = shape
+        elif self._leaves is None:
+            self._leaves = {start: shape}
+        else:
+            self._leaves[start] = shape
+
     def leaf_at(self, byte: int) -> tuple[int, tuple[int, ...]] | None:
         """Return the first byte and the shape of the leaf that a byte of the file belongs to."""
         if self.records is not None:
             first, size, count = self.records
             byte = first + (byte - first) % size if first <= byte < first + size * count else byte
-        start = max((start for start in self.leaves if start <= byte), default=None)
-        return None if start is None else (start, self.leaves[start])
+        start = max((start for start in self._leaves or () if start <= byte), default=None)
+        if self._leaves is not None and start is not None:
+            return start, self._leaves[start]
+        return None if self._first is None else (0, self._first)
 
 
 def home_of(tensor: Tensor) -> Home | None:
@@ -104,10 +119,17 @@ def map_file(path: str, nbytes: int, mode: str, *, most: float = 0) -> torch.Unt
         ValueError: the mode is unknown, or the file holds fewer or more bytes.
         FileNotFoundError: there is no such file.
     """
-    return _map(path, nbytes, mode, file=_check_file(path, nbytes, mode, most))
+    return _map(path, nbytes, Home(path, mode, None, _check_file(path, nbytes, mode, most)))
 
 
-def _check_file(path: str, nbytes: int, mode: str, most: float = 0) -> tuple[int, int]:
+def map_leaf(path: str, shape: tuple[int, ...], dtype: torch.dtype, mode: str, *, most: float = 0) -> Tensor:
+    """Return the leaf at the beginning of a file; arguments and errors as for `map_file`."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    home = Home(path, mode, None, _check_file(path, nbytes, mode, most), shape)
+    return view(_map(path, nbytes, home), 0, shape, dtype)
+
+
+def _check_file(path: str, nbytes: int, mode: str, most: float) -> tuple[int, int]:
     if mode not in MODES:
         raise ValueError(f"mode must be one of {MODES!r}, got {mode!r}")
     try:
@@ -116,25 +138,17 @@ def _check_file(path: str, nbytes: int, mode: str, most: float = 0) -> tuple[int
         if nbytes == 0:
             return 0, 0
         raise FileNotFoundError(f"no file {path!r}; expected one of {nbytes} bytes") from None
-    if not nbytes <= status.st_size <= max(nbytes, most):
-        raise ValueError(f"{path!r} should hold {nbytes} bytes, but it holds {status.st_size}")
+    size = status.st_size
+    if size != nbytes and not nbytes <= size <= most:
+        raise ValueError(f"{path!r} should hold {nbytes} bytes, but it holds {size}")
     return status.st_dev, status.st_ino
 
 
-def _map(
-    path: str, nbytes: int, mode: str, *, file: tuple[int, int] | None = None, place: tuple[Place, str] | None = None
-) -> torch.UntypedStorage:
-    # An empty range cannot be mapped, and needs no file.
-    storage: Any
-    if nbytes:
-        storage = torch.UntypedStorage.from_file(path, mode != "r", nbytes)
-    else:
-        storage = torch.UntypedStorage(0)
-    if file is None:
-        status = os.stat(path)
-        file = status.st_dev, status.st_ino
-    storage._home = Home(path, mode, None, file) if place is None else Home(place[1], mode, place[0], file)
-    return cast(torch.UntypedStorage, storage)
+def _map(path: str, nbytes: int, home: Home) -> torch.UntypedStorage:
+    # Mapping for writing would make a file that is missing, or too short; an empty range cannot be mapped.
+    storage: Any = _from_file(path, home.mode != "r", nbytes) if nbytes else torch.UntypedStorage(0)
+    storage._home = home
+    return storage  # type: ignore[no-any-return]
 
 
 def attach(path: str, nbytes: int, mode: str, *, most: float = 0) -> torch.UntypedStorage:
@@ -142,7 +156,7 @@ def attach(path: str, nbytes: int, mode: str, *, most: float = 0) -> torch.Untyp
     key = (*_check_file(path, nbytes, mode, most), mode)
     storage = _open.get(key) if nbytes else None
     if storage is None or storage.nbytes() < nbytes:
-        storage = _map(path, nbytes, mode, file=key[:2])
+        storage = _map(path, nbytes, Home(path, mode, None, key[:2]))
         if nbytes:
             _open[key] = storage
     return storage
@@ -150,7 +164,7 @@ def attach(path: str, nbytes: int, mode: str, *, most: float = 0) -> torch.Untyp
 
 def leaf_of(storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return the leaf that begins at a byte of a mapped storage, and note its shape at home."""
-    storage._home.leaves[start] = tuple(shape)  # type: ignore[attr-defined]
+    storage._home.note(start, tuple(shape))  # type: ignore[attr-defined]
     return view(storage, start, shape, dtype)
 
 
@@ -177,7 +191,13 @@ def new_leaf(path: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     require_space(os.path.dirname(path), nbytes, repr(path))
     with replace_file(path) as (descriptor, _):
         disk.reserve(descriptor, nbytes, path)
-    return leaf_of(_map(path, nbytes, "r+"), 0, shape, dtype)
+        home = Home(path, "r+", None, _identity(descriptor))
+    return leaf_of(_map(path, nbytes, home), 0, shape, dtype)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def copy_leaf(path: str, tensor: Tensor) -> Tensor:
@@ -193,10 +213,8 @@ def copy_leaf(path: str, tensor: Tensor) -> Tensor:
     require_space(os.path.dirname(path), nbytes, repr(path))
     with replace_file(path) as (descriptor, temporary):
         disk.reserve(descriptor, nbytes, path)
-        leaf = leaf_of(_map(temporary, nbytes, "r+"), 0, shape, dtype)
+        leaf = leaf_of(_map(temporary, nbytes, Home(path, "r+", None, _identity(descriptor))), 0, shape, dtype)
         _fill(leaf, tensor, descriptor, path)
-    home = leaf.untyped_storage()._home  # type: ignore[attr-defined]
-    home._path = path
     return leaf
 
 
@@ -218,9 +236,10 @@ def place_new(place: Place, name: str, shape: Sequence[int], dtype: torch.dtype)
     descriptor = disk.create(path)
     try:
         disk.reserve(descriptor, nbytes, f"{place.path}/{name}")
+        home = Home(name, "r+", place, _identity(descriptor))
     finally:
         os.close(descriptor)
-    return leaf_of(_map(path, nbytes, "r+", place=(place, name)), 0, shape, dtype)
+    return leaf_of(_map(path, nbytes, home), 0, shape, dtype)
 
 
 def place_copy(place: Place, name: str, tensor: Tensor) -> Tensor:
@@ -270,7 +289,7 @@ def allocate_anonymous(nbytes: int) -> torch.UntypedStorage:
     try:
         require_space(os.path.dirname(path), nbytes, repr(path))
         disk.reserve(descriptor, nbytes, path)
-        storage = _map(path, nbytes, "r+")
+        storage = _map(path, nbytes, Home(path, "r+", None, _identity(descriptor)))
     except BaseException:
         os.unlink(path)
         raise
@@ -289,7 +308,7 @@ def _remove(path: str) -> None:
 
 def _note(leaf: Tensor) -> None:
     start = int(leaf.storage_offset()) * leaf.itemsize
-    leaf.untyped_storage()._home.leaves[start] = tuple(leaf.shape)  # type: ignore[attr-defined]
+    leaf.untyped_storage()._home.note(start, tuple(leaf.shape))  # type: ignore[attr-defined]
 
 
 def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -397,7 +416,7 @@ def restore(sent: Handle | NestedHandle) -> Tensor:
     else:
         storage = attach(str(sent.path), sent.nbytes, sent.mode, most=math.inf)  # others may have appended
         if sent.leaf is not None:
-            storage._home.leaves[sent.leaf[0]] = sent.leaf[1]  # type: ignore[attr-defined]
+            storage._home.note(*sent.leaf)  # type: ignore[attr-defined]
     leaf = torch.empty(0, dtype=sent.dtype).set_(storage, sent.offset, sent.shape, sent.stride)
     requires_grad, conjugate, negative, piece = sent.flags
     if piece:

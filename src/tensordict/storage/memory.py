@@ -166,6 +166,9 @@ class Blocked:
         require_key(self._leaves, key, "the leaves of this node")
         return self._leaves[key]
 
+    def leaves(self) -> dict[str, Tensor]:
+        return dict(self._leaves)
+
     def delete(self, key: str) -> None:
         require_key(self._keys, key, "this node")
         del self._keys[key]

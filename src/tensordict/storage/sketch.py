@@ -90,10 +90,6 @@ class Sketch(Blocked):
         """Return the child nodes, in order."""
         return [self.node(key) for key, kind in self._keys.items() if kind == "node"]
 
-    def leaves(self) -> list[Tensor]:
-        """Return the leaves of this node, in order."""
-        return [self._leaves[key] for key, kind in self._keys.items() if kind == "leaf"]
-
     def _entry(self, key: str, kind: Child, taken: set[str]) -> Entry:
         if kind == "node":
             record = self._children[key].meta
@@ -174,7 +170,7 @@ def laid(sketch: Sketch, slots: Sequence[Slot], storage: torch.UntypedStorage, *
     pieces = []
     for (start, stride), tensor in zip(slots, sketch.tensors):
         shape, dtype = spec_of(tensor)
-        home._home.leaves[start] = shape
+        home._home.note(start, shape)
         pieces.append(view(storage, start, shape, dtype, stride))
         if stride:
             home._home.records = (min(slots).start, stride, shape[0])

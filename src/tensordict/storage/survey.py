@@ -10,7 +10,7 @@ import torch
 
 from tensordict.storage import layout
 from tensordict.storage.base import Record, byte_count
-from tensordict.storage.layout import INNER, META, TEMPORARY, Entry
+from tensordict.storage.layout import INNER, META, TEMPORARY, Entry, said
 from tensordict.storage.rows import Rows, cut, of_children
 
 CHANGING = f"{TEMPORARY}changing"
@@ -26,8 +26,12 @@ class Node(NamedTuple):
     folder: str
     record: Record
     entries: dict[str, Entry]
-    pickle: str | None
     rows: Rows | None = None
+
+    @property
+    def pickle(self) -> str | None:
+        """The name of the file with the value of a non-tensor, if it has one."""
+        return self.record.pickle
 
     def path(self, name: str) -> str:
         """Return the path of a file of this node within the tree."""
@@ -83,9 +87,7 @@ def _node(key: Key, folder: str, path: str) -> Node:
         raise FileNotFoundError(
             f"{said(key)}no {META} in {os.path.dirname(path)!r}, so no tree was saved there"
         ) from None
-    record, entries = layout.parse(text, path)
-    objects = record.kind.startswith("non-tensor")
-    return Node(key, folder, record, entries, layout.pickle_name(text) if objects else None)
+    return Node(key, folder, *layout.parse(text, path))
 
 
 def parts(root: str) -> Iterator[Part]:
@@ -119,13 +121,10 @@ def strangers(folder: str, entries: Iterable[Entry], *, changing: bool = False) 
     Where a node is being changed in its place, there may be such files until the change is done, or the next one; only
     who does it, and says `changing`, is told of them.
     """
-    found, own = os.listdir(folder), {name for entry in entries for name in entry.files}
-    named = [name for name in found if name.endswith(layout.SUFFIX) and name not in own]
+    found = set(os.listdir(folder))
+    for entry in entries:
+        found.difference_update(entry.files) if entry.nested else found.discard(entry.file)
+    named = [name for name in found if name.endswith(layout.SUFFIX)]
     if not named or (CHANGING in found and not changing):
         return []
     return sorted(n for n in named if not n.startswith(TEMPORARY) and not os.path.isdir(os.path.join(folder, n)))
-
-
-def said(key: Key) -> str:
-    """Return how an error begins that is about a key."""
-    return f"key {key[0] if len(key) == 1 else key!r}: " if key else ""

@@ -1,0 +1,150 @@
+"""One node of a stored tree that is open: what its record says, and its leaves and nodes as they are asked for.
+
+    record --parse--> entries: key -> file, shape, dtype --_piece--> leaf over the stored bytes
+
+Where the bytes of a leaf lie is all that a place for trees has to say: a file of a folder, a part of one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tensordict.storage import layout
+from tensordict.storage.base import Child, Record, Spec, require_key
+from tensordict.storage.layout import Entry
+from tensordict.storage.ragged import Parts, count_elements, whole
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Opened:
+    """Requires: `_piece` and `_node`. Gives: reading.
+
+    Args:
+        path: the folder or file.
+        mode: ``"r"`` or ``"r+"``.
+        key: the keys that lead to the node, for errors.
+        allow_pickle: whether objects that were pickled may be loaded, which can run code.
+    """
+
+    resident = True
+    row_reads = True
+
+    def __init__(self, path: str, mode: str, key: tuple[str, ...], allow_pickle: bool) -> None:
+        self.path, self.mode, self._key, self.allow_pickle = path, mode, key, allow_pickle
+        self._record: Record | None = None
+        self._entries: dict[str, Entry] = {}
+        self._leaves: dict[str, Tensor] = {}
+        self._children: dict[str, Any] = {}
+
+    @property
+    def meta(self) -> Record:
+        if self._record is None:
+            raise KeyError(f"{self.path!r} has no record yet; assign `meta` first")
+        return self._record
+
+    def keys(self) -> dict[str, Child]:
+        return {key: "node" if entry.dtype is None else "leaf" for key, entry in self._entries.items()}
+
+    def read(self, key: str) -> Tensor:
+        leaf = self._leaves.get(key)
+        if leaf is None:
+            leaf = self._leaves[key] = self._leaf(key, self._require(key, "leaf"))
+        return leaf
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Return every leaf of this node, by key."""
+        known = self._leaves
+        for key, entry in self._entries.items():
+            if entry.dtype is not None and key not in known:
+                known[key] = self._leaf(key, entry)
+        return dict(known)
+
+    def child(self, key: str) -> Self:
+        child = self._children.get(key)
+        if child is None:
+            entry = self._require(key, "node")
+            child = self._children[key] = self._node(key, entry)
+            if entry.batch is not None:
+                child._record = replace(child.meta, batch=entry.batch)
+        return child
+
+    def _require(self, key: str, kind: Child) -> Entry:
+        entry = self._entries.get(key)
+        if entry is None or (entry.dtype is None) != (kind == "node"):
+            require_key([name for name, one in self.keys().items() if one == kind], key, f"{self.path!r} as a {kind}")
+        assert entry is not None
+        return entry
+
+    def _leaf(self, key: str, entry: Entry) -> Tensor:
+        assert entry.dtype is not None
+        try:
+            if not entry.nested:
+                return self._piece(key, entry.file, entry.shape, entry.dtype)
+            file, dim = layout.sizes_name(entry.file), entry.jagged_dim
+            sizes = self._piece(key, file, entry.shape, torch.int64).clone()
+            count = count_elements(sizes, dim, f"{self.path}/{file}")
+            return whole(Parts(self._piece(key, entry.file, (count,), entry.dtype), sizes, dim))
+        except (ValueError, FileNotFoundError) as error:
+            raise type(error)(f"{layout.said((*self._key, key))}{error}") from None
+
+    def _piece(self, key: str, file: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return the tensor in a file of a leaf, or in what stands for one, after a check that all of it is there."""
+        raise NotImplementedError
+
+    def _node(self, key: str, entry: Entry) -> Self:
+        raise NotImplementedError
+
+    def _unpickle(self, load: Callable[[str], Any]) -> None:
+        """Take the value of a non-tensor from its pickle, if it has one and that is allowed."""
+        name = self.meta.pickle
+        if name is not None:
+            if not self.allow_pickle:
+                raise RuntimeError(
+                    f"cannot load the value at key {layout.shown(self._key)}: {self.path!r} holds it as a pickle "
+                    f"({name}), which can run code when loaded; pass allow_pickle=True if you trust who wrote it"
+                )
+            self._record = replace(self.meta, data=load(name), pickle=None)
+
+
+class Sealed(Opened):
+    """One node of a tree that lies in one file: leaves can be written with mode ``"r+"``, its keys cannot change."""
+
+    kind = "memmap"
+    layout = ""
+
+    @property
+    def writable(self) -> bool:
+        return False
+
+    @property
+    def meta(self) -> Record:
+        return super().meta
+
+    @meta.setter
+    def meta(self, record: Record) -> None:
+        raise self._refusal("its record", record)
+
+    def reserve(self, specs: Iterable[Spec]) -> None:
+        raise self._refusal("new leaves", list(specs))
+
+    def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        raise self._refusal("a new leaf at key", key)
+
+    def write(self, key: str, tensor: Tensor) -> Tensor:
+        raise self._refusal("a new leaf at key", key)
+
+    def delete(self, key: str) -> None:
+        raise self._refusal("key", key)
+
+    def _refusal(self, what: str, got: Any) -> PermissionError:
+        return PermissionError(
+            f"cannot change {what} {got!r}: {self.path!r} holds the whole tree in one file, so its keys and shapes "
+            f"stay as they are; write another file"
+        )
