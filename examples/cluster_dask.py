@@ -44,7 +44,7 @@ def on_a_shared_path(client: Client, folder: str, mark: str | None) -> None:
 
 
 def without_one(client: Client, mark: str | None) -> None:
-    """The rows of each chunk travel with its task, in one buffer, and so do the results."""
+    """The data travels to each worker once, in one buffer, then only numbers of chunks; results come back."""
     data = TensorDict({"x": torch.rand(ROWS, 3)}, [ROWS])
     found = data.map(partial(norms, mark=mark), chunksize=100, pool=client.get_executor(), retries=2)
     assert torch.allclose(found["norm"], data["x"].norm(dim=-1))

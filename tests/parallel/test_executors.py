@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from tensordict import TensorDict, WorkerError
+from tensordict.ops.parallel import guests, link
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 FORK = multiprocessing.get_context("fork")
@@ -37,7 +38,7 @@ def loky() -> Iterator[Any]:
 @contextlib.contextmanager
 def dask() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
-    where = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    where = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
     with distributed.LocalCluster(**where) as cluster, distributed.Client(cluster) as client:
         yield client.get_executor()
 
@@ -178,6 +179,171 @@ def test_a_killed_worker_of_a_pool_that_retires_its_workers_is_an_error(tmp_path
         assert torch.equal(td.map(plus, pool=made, chunksize=1)["x"], td["x"] + 1)
         with pytest.raises(WorkerError, match=r"chunk \d \(rows"):
             td.map(partial(kill_once, mark=str(tmp_path / "mark")), pool=made, chunksize=1)
+
+
+@contextlib.contextmanager
+def seen(monkeypatch: pytest.MonkeyPatch, word: str) -> Iterator[list[Any]]:
+    """Collect what `Guests` gives back for a word."""
+    given: list[Any] = []
+    plain = getattr(guests.Guests, word)
+
+    def note(self: Any, *args: Any) -> Any:
+        given.append(plain(self, *args))
+        return given[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guests.Guests, word, note)
+        yield given
+
+
+def test_the_source_travels_once_and_short_chunks_together(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    td = TensorDict({"x": torch.arange(60_000).view(6000, 10)}, [6000])
+    with work.within(30), seen(monkeypatch, "_load") as loads, seen(monkeypatch, "_open") as opened:
+        assert torch.equal(td.map(plus, pool=pool, chunksize=10)["x"], td["x"] + 1)
+    assert sum(map(len, opened)) == 600 and len(opened) < 400
+    assert all(load.rows is None for load in loads), "rows went with a task"
+
+
+def test_a_source_without_a_place_travels_with_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    td = TensorDict({"x": torch.arange(60_000).view(6000, 10)}, [6000])
+    monkeypatch.setattr(guests, "is_nearby", lambda pool: False)
+    with FORK.Pool(2) as made, work.within(30), seen(monkeypatch, "_load") as loads:
+        assert torch.equal(td.map(plus, pool=made, chunksize=10)["x"], td["x"] + 1)
+        shuffled = torch.cat(list(td.map_iter(plus, pool=made, chunksize=10, shuffle=True)))
+    assert torch.equal(shuffled["x"].sort(0).values, td["x"] + 1)
+    assert all(load.rows is not None and len(load.rows) <= 2 * guests.LOAD for load in loads)
+
+
+def uneven(td: Any, folder: pathlib.Path) -> Any:
+    """Be quick, but for every fortieth row, and leave a file for each chunk."""
+    (folder / str(int(td["x"][0]))).touch()
+    if int(td["x"][0]) % 40 == 39:
+        time.sleep(0.02)
+    return td["x"].clone()
+
+
+@pytest.mark.parametrize("name", ["multiprocessing", "processes", "threads"])
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_chunks_that_travel_together_keep_order_and_the_bound(name: str, prefetch: int, tmp_path: pathlib.Path) -> None:
+    td, taken = TensorDict({"x": torch.arange(300)}, [300]), 0
+    with MAKERS[name]() as made, work.within(30):
+        for part in td.map_iter(partial(uneven, folder=tmp_path), pool=made, chunksize=1, prefetch=prefetch):
+            assert int(part) == taken
+            taken += 1
+            assert len(os.listdir(tmp_path)) <= taken + 2 * prefetch
+    assert taken == 300
+
+
+def test_a_chunk_that_takes_long_does_not_hold_up_those_that_came_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    td = TensorDict({"x": torch.arange(400)}, [400])
+    with FORK.Pool(2) as made, work.within(30), seen(monkeypatch, "_open") as opened:
+        slow = partial(slow_from, first=200)
+        assert torch.equal(td.map(slow, pool=made, chunksize=1, timeout=0.5)["x"], td["x"] + 1)
+    assert max(map(len, opened)) > 10, "the short ones travelled together"
+    assert all(len(done) == 1 for done in opened if 205 <= done[-1][0] < 220), "the long ones did not"
+
+
+def slow_from(td: Any, first: int) -> Any:
+    if int(td["x"]) >= first and int(td["x"]) < first + 20:
+        time.sleep(0.1)
+    return plus(td)
+
+
+def test_an_error_among_chunks_that_travel_together_names_its_own(tmp_path: pathlib.Path) -> None:
+    td = TensorDict({"x": torch.arange(400)}, [400])
+    with FORK.Pool(2) as made, work.within(30), pytest.raises(KeyError, match="no such row") as caught:
+        td.map(fail_late, pool=made, chunksize=1)
+    assert "at chunk 333 (rows 333:334 of dim 0)" in str(caught.value.__cause__)
+
+
+def fail_late(td: Any) -> Any:
+    if 333 in td["x"].tolist():
+        raise KeyError("no such row")
+    return td
+
+
+def test_a_pool_keeps_neither_memory_nor_descriptors_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests, "IDLE", 0.1)  # inherited
+    td = TensorDict({"x": torch.arange(60_000).view(6000, 10)}, [6000])
+    with FORK.Pool(1) as made, work.within(30):
+        before = len(os.listdir("/proc/self/fd")), made.apply(held)
+        for part in td.map_iter(plus, pool=made, chunksize=10):
+            assert len(part) == 10 and made.apply(held)[0] == 1
+            break
+        while made.apply(held) != before[1]:
+            time.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) == before[0]
+
+
+def held() -> tuple[int, int]:
+    """Count the jobs that this worker keeps open, and its descriptors."""
+    return len(guests._jobs), len(os.listdir("/proc/self/fd"))
+
+
+def test_a_descriptor_that_stands_for_something_else_by_now_is_not_opened(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"not ours")
+    with open(tmp_path / "file", "rb+") as file:
+        place = link.Place.of(file.fileno())
+        with place.opened() as descriptor:
+            assert os.read(descriptor, 3) == b"not"
+        with pytest.raises(FileNotFoundError, match="has closed descriptor"), place._replace(inode=1).opened():
+            pass
+
+
+def scale(td: Any, by: torch.Tensor, tally: torch.Tensor) -> Any:
+    tally += 1
+    return td["x"] * by
+
+
+def test_shared_memory_goes_to_a_pool_as_a_handle_and_is_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    td, out = large(None).share_memory_(), TensorDict({"x": torch.zeros(6, 10_000, dtype=torch.long)}, [6])
+    out.share_memory_()
+    tally, by = (
+        torch.zeros(6, dtype=torch.long).share_memory_(),
+        torch.nn.Parameter(torch.ones(())).requires_grad_(False),
+    )
+    for name in ("multiprocessing", "processes"):
+        with MAKERS[name]() as made, work.within(30):
+            got = td.map(partial(scale, by=by, tally=tally), pool=made, num_chunks=1)
+            assert torch.equal(got, td["x"].float()) and not by.is_shared()
+            with seen(monkeypatch, "_open") as opened:
+                assert td.map(write_in, pool=made, chunksize=2, out=out) is out
+        assert [result for done in opened for _, result in done] == [None] * 3
+        assert torch.equal(out["x"], td["x"]) and int(td["x"][0, 0]) == 1
+        td["x"].sub_(1)
+        out["x"].zero_()
+    assert tally.tolist() == [2] * 6
+
+
+def write_in(td: Any) -> Any:
+    td["x"].add_(1)
+    return td
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="needs the extra dask")
+def test_a_cluster_that_loses_all_its_workers_gets_the_source_again(tmp_path: pathlib.Path) -> None:
+    td = large(None)
+    with dask() as made, work.within(120):
+        client = made._client
+        sent: list[Any] = []
+        scatter = client.scatter
+        client.scatter = lambda *args, **how: sent.append(args) or scatter(*args, **how)
+        assert torch.equal(td.map(plus, pool=made, chunksize=1)["x"], td["x"] + 1)
+        assert len(sent) == 1
+        fn = partial(kill_each_once, folder=tmp_path)
+        assert torch.equal(td.map(fn, pool=made, chunksize=1)["x"], td["x"] + 1)
+        assert len(os.listdir(tmp_path)) == 2 and len(sent) == 3
+        assert not client.futures
+
+
+def kill_each_once(td: Any, folder: pathlib.Path) -> Any:
+    """End the first two workers, together."""
+    if len(os.listdir(folder)) < 2:
+        (folder / str(os.getpid())).touch()
+        while len(os.listdir(folder)) < 2:
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plus(td)
 
 
 def run_example(name: str, *arguments: str) -> str:

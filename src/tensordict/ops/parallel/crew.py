@@ -11,7 +11,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 from .job import Job
@@ -27,10 +27,15 @@ class Crew(Protocol):
     def busy(self) -> int:
         """Count the chunks that were submitted and not collected."""
 
-    def wants(self) -> int:
-        """Count the chunks that would keep the workers busy until the next look at them."""
+    def wants(self, room: int, most: int) -> int:
+        """Count the chunks, of at most *room*, that would keep the workers busy until the next look at them.
 
-    def submit(self, numbers: Sequence[int]) -> None:
+        Args:
+            room: how many may be submitted.
+            most: how many may be under way or wait for the consumer, those included that are.
+        """
+
+    def submit(self, numbers: range) -> None:
         """Take chunks; they are begun in this order."""
 
     def collect(self, block: bool) -> Done:
@@ -58,13 +63,15 @@ def schedule(
         with undisturbed():
             crew = hire()
         while given < count:
-            room = min(ahead * crew.size - crew.busy() - len(ready), count - begun)
-            if room > 0 and crew.busy() and crew.wants() < room:
+            most = min(ahead * crew.size, count - given)
+            room = most - crew.busy() - len(ready)
+            wanted = crew.wants(room, most) if room > 0 else 0
+            if wanted < room and crew.busy():
                 ready.update(crew.collect(block=False))
-            room = min(room, crew.wants())
-            if room > 0:
-                crew.submit(range(begun, begun + room))
-                begun += room
+                wanted = crew.wants(room, most)
+            if wanted > 0:
+                crew.submit(range(begun, begun + wanted))
+                begun += wanted
             number = given if ordered else next(iter(ready), -1)
             if number in ready:
                 given += 1
@@ -109,11 +116,11 @@ class Caller:
         """Count the chunk that waits."""
         return len(self._numbers)
 
-    def wants(self) -> int:
+    def wants(self, room: int, most: int) -> int:
         """A chunk is taken when none waits."""
         return 1 - len(self._numbers)
 
-    def submit(self, numbers: Sequence[int]) -> None:
+    def submit(self, numbers: range) -> None:
         """Keep the chunk until it is asked for: nothing runs ahead of the consumer."""
         self._numbers.extend(numbers)
 

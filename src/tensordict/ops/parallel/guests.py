@@ -1,12 +1,13 @@
 """Pools and executors that the user made: `multiprocessing`, `concurrent.futures`, loky, MPI, Dask, Ray.
 
-    here                                            a worker of theirs
-    ticket: the job, pickled once  -- each task -->  opened once per process
-    the number of a chunk, or its rows  --------->  job.run, or job.finish
-    unpickled  <------------------------ bytes ---  the answer
+    here                                                      a worker of theirs
+    ticket: the job, pickled once  ------- each task ------>  opened once per process
+    the numbers of some chunks, or their rows  ------------>  job.run, or job.finish, for each
+    unpickled  <------------------------- seconds, bytes ---  the answers
 
-A source that lies in files travels as their names, so that only numbers follow it; of one in memory each chunk's rows
-travel, once. In threads nothing is pickled at all.
+A job that is small, because its source lies in files, travels with each task. Another lies in one place: a block of
+memory that processes of this machine map, or the object store of a cluster. Where there is no such place, each chunk's
+rows travel, once. In threads nothing is pickled at all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 import uuid
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,23 +32,44 @@ import torch
 
 from .crew import Done, run_here
 from .job import Job
-from .plan import Chunk
-from .wire import WorkerError, answer, dumps, loads, open_answer, split, split_by_value
+from .link import HAS_BLOCKS, Block, Place
+from .pace import Pace
+from .wire import BAD, WorkerError, answer, dumps, fault, loads, open_answer, split, split_by_value, split_nearby
 
-LOOKAHEAD = 2  # chunks per worker that an executor may hold
+LOOKAHEAD = 2  # tasks per worker that an executor may hold
 LOOK = 0.2  # seconds between two looks at the workers of a pool
 HANDLE = 1 << 14  # bytes; a pickled source of at most this size is its name, or as good as one
-_COPY = b""  # instead of rows: take them from the job, and copy them, since an object store is read only
+LOAD = 1 << 20  # bytes of rows that travel together, unless one chunk has more
+LONG = 1e-2  # seconds after which a task comes back with the chunks that are done
+SPARE = 3  # times that a chunk is run again whose source was lost with the workers of a cluster
 KEPT = 2  # jobs that a worker keeps open
+IDLE = 10.0  # seconds that it keeps one which nobody uses
 
 AnyPool = Any  # a `multiprocessing.pool.Pool` or a `concurrent.futures.Executor`, and what answers to the same words
+Answers = tuple[float, list[Any]]  # the seconds that some chunks took, and an answer for each
 
 
 class Ticket(NamedTuple):
-    """What every task carries: a name for the job, and the job, pickled; or a reference to that in an object store."""
+    """What every task carries: a name for the job, and the job, pickled, or where that is to be found."""
 
     name: str
     content: Any
+
+
+class Nearby(NamedTuple):
+    """A block of memory of this machine, and the lengths of its parts."""
+
+    place: Place
+    lengths: list[int]
+
+
+class Load(NamedTuple):
+    """What else a task carries: the numbers of chunks, their part of a permutation, their rows if these travel."""
+
+    numbers: range
+    order: bytes | None
+    rows: bytes | None
+    by_value: bool
 
 
 def width(pool: AnyPool, otherwise: int) -> int:
@@ -70,11 +92,16 @@ def knows_main(pool: AnyPool) -> bool:
     return isinstance(pool, multiprocessing.pool.Pool | concurrent.futures.ProcessPoolExecutor)
 
 
+def is_nearby(pool: AnyPool) -> bool:
+    """Say whether the workers of a pool are processes of this machine, which find blocks of memory by their name."""
+    return HAS_BLOCKS and (knows_main(pool) or isinstance(getattr(pool, "_processes", None), dict))
+
+
 @dataclass
 class _Task:
-    """A chunk that was submitted, and how often it was lost."""
+    """Chunks that were submitted together, and how often they were lost."""
 
-    number: int
+    numbers: range
     losses: int = 0
     future: Any = None
 
@@ -85,33 +112,37 @@ class Guests:
     def __init__(self, job: Job, pool: AnyPool, size: int, retries: int, timeout: float | None) -> None:
         self._job, self._pool, self.size = job, pool, size
         self._retries, self._timeout = retries, timeout
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, _Task] = {}  # by the number of their first chunk
+        self._busy, self._together = 0, 1
+        self._pace, self._weight = Pace(), 0
         self._done: queue.SimpleQueue[tuple[_Task, Any, BaseException | None]] = queue.SimpleQueue()
         self._progress = time.monotonic()
         self._staff = _Staff(pool)
         self._by_value = not knows_main(pool)
-        self._rows_travel = self._stored = False
-        self._shared = not self._by_value and _is_shared(job.source)
+        self._block: Block | None = None
+        self._rows_travel = False
+        self._parts: list[Any] = []
         self._ticket = None if is_threads(pool) else self._make_ticket()
 
     def busy(self) -> int:
         """Count the chunks that the pool holds."""
-        return len(self._tasks)
+        return self._busy
 
-    def wants(self) -> int:
-        """The pool queues what its workers cannot take yet."""
-        return LOOKAHEAD * self.size - len(self._tasks)
+    def wants(self, room: int, most: int) -> int:
+        """Fill the queue of the pool; chunks that travel together wait for each other."""
+        # each worker gets some of what may be under way
+        self._together = together = min(self._depth(), -(-most // self.size))
+        wanted = min(room, LOOKAHEAD * self.size * self._depth() - self._busy)
+        if wanted < together:
+            return 0 if room < most else wanted
+        return wanted - wanted % together
 
-    def submit(self, numbers: Sequence[int]) -> None:
+    def submit(self, numbers: range) -> None:
         """Hand chunks to the pool."""
-        for number in numbers:
-            if not self._tasks:
-                self._progress = time.monotonic()
-            self._tasks[number] = task = _Task(number)
-            try:
-                self._send(task)
-            except concurrent.futures.BrokenExecutor as error:
-                self._lose(task, error)
+        if not self._busy:
+            self._progress = time.monotonic()
+        for start in range(0, len(numbers), self._together):
+            self._begin(_Task(numbers[start : start + self._together]))
 
     def collect(self, block: bool) -> Done:
         """Unpack what has finished.
@@ -133,10 +164,13 @@ class Guests:
                 continue
             self._progress = time.monotonic()
             task.future = None  # it knows the task too: a circle would keep the result in the cluster
+            if self._tasks.pop(task.numbers.start, None) is None:
+                continue
+            self._busy -= len(task.numbers)
             if error is not None:
                 self._lose(task, error)
-            elif self._tasks.pop(task.number, None) is not None:
-                done.append((task.number, self._open(task.number, result)))
+            else:
+                done += self._open(task, *result)
         return done
 
     def close(self, finished: bool) -> None:
@@ -144,20 +178,30 @@ class Guests:
         for task in self._tasks.values():
             if task.future is not None:
                 task.future.cancel()
+        if self._block is not None:
+            self._block.close()
+
+    def _depth(self) -> int:
+        """Count the chunks that travel together when there are enough."""
+        return max(1, min(self._pace.depth(), LOAD // max(1, self._weight)))
 
     def _make_ticket(self) -> Ticket:
-        """Pickle the job; without its source when that is no handle, unless the pool has a place for it."""
-        name = uuid.uuid4().hex
+        """Pickle the job, and put it where the workers find it; without its source when there is no such place."""
+        name, nearby = uuid.uuid4().hex, is_nearby(self._pool)
+        pickled = split_by_value if self._by_value else split_nearby if nearby else split
+        head, parts = self._guarded(pickled, self._job)
+        if len(head) + sum(part.nbytes for part in parts) <= HANDLE:
+            return Ticket(name, bytes(head))
+        if nearby:
+            self._block = Block.write([head, *parts])
+            return Ticket(name, Nearby(Place.of(self._block.descriptor), self._block.lengths))
+        self._parts = [np.frombuffer(part, np.uint8) for part in (head, *parts)]
+        stored = _stored(self._pool, self._parts)
+        if stored is not None:
+            return Ticket(name, stored)
         without = self._guarded(self._dumps, replace(self._job, source=None))
-        if not self._shared:
-            head, parts = self._guarded(split_by_value if self._by_value else split, self._job)
-            if len(head) - len(without) + sum(part.nbytes for part in parts) <= HANDLE:
-                return Ticket(name, self._guarded(self._dumps, self._job) if parts else bytes(head))
-            if hasattr(self._pool, "put"):
-                self._stored = True
-                return Ticket(name, self._pool.put([np.frombuffer(part, np.uint8) for part in (head, *parts)]))
-        self._rows_travel = True
-        return Ticket(name, without)
+        self._rows_travel = len(head) + sum(part.nbytes for part in parts) - len(without) > HANDLE
+        return Ticket(name, without if self._rows_travel else self._guarded(self._dumps, self._job))
 
     def _dumps(self, value: object) -> bytes:
         return bytes(dumps(value, by_value=self._by_value))
@@ -173,30 +217,32 @@ class Guests:
             )
             raise pickle.PicklingError(told) from error
 
-    def _rows(self, chunk: Chunk) -> Any:
-        """Return what a task carries of the source: nothing, bytes, or for shared memory the rows, as handles."""
-        if not self._rows_travel:
-            return _COPY if self._stored else None
-        taken = self._job.take(chunk)
-        return taken if self._shared else self._dumps(taken)
+    def _load(self, numbers: range) -> Load:
+        order = rows = None
+        if self._job.order is not None:
+            order = self._job.order[self._job.plan.rows(numbers)].numpy().tobytes()
+        if self._rows_travel:
+            rows = self._dumps([self._job.take(self._job.chunk(number)) for number in numbers])
+            self._weight = len(rows) // len(numbers)
+        return Load(numbers, order, rows, self._by_value)
 
-    def _send(self, task: _Task) -> None:
+    def _begin(self, task: _Task) -> None:
+        """Hand a task to the pool; one that cannot take it has lost it."""
+        self._tasks[task.numbers.start] = task
+        self._busy += len(task.numbers)
         back = partial(self._back, task)
-        call: Callable[..., Any]
-        if self._ticket is None:
-            call, args = run_here, (self._job, task.number)
-        else:
-            chunk = self._job.chunk(task.number)
-            rows = self._rows(chunk)
-            if chunk.rows is not None:
-                chunk = chunk._replace(rows=chunk.rows.numpy().tobytes())
-            call, args = _run_guest, (*self._ticket, chunk, rows, self._by_value)  # type: ignore[assignment]
+        call: Callable[..., Any] = _run_here if self._ticket is None else _run_there
+        args = (self._job, task.numbers) if self._ticket is None else (*self._ticket, self._load(task.numbers))
         if hasattr(self._pool, "apply_async"):
             self._pool.apply_async(
                 call, args, callback=partial(back, None), error_callback=lambda error: back(error, None)
             )
-        else:
+            return
+        try:
             task.future = self._pool.submit(call, *args)
+        except concurrent.futures.BrokenExecutor as error:
+            back(error, None)
+        else:
             task.future.add_done_callback(lambda future: back(_error_of(future), future))
 
     def _back(self, task: _Task, error: BaseException | None, result: Any) -> None:
@@ -204,21 +250,33 @@ class Guests:
         value = result.result() if error is None and hasattr(result, "result") else result
         self._done.put((task, value, error))
 
-    def _open(self, number: int, result: Any) -> Any:
-        if self._ticket is None:
-            return result
-        return open_answer(result, (), partial(self._job.label, number))
+    def _open(self, task: _Task, seconds: float, answers: list[Any]) -> Done:
+        """Return the results, and send what was not done in time again."""
+        self._pace.note(seconds / len(answers))
+        done, left = task.numbers[: len(answers)], task.numbers[len(answers) :]
+        if self._ticket is not None:
+            answers = [open_answer(data, (), partial(self._job.label, at)) for at, data in zip(done, answers)]
+        if left:
+            self._begin(_Task(left))
+        return list(zip(done, answers))
 
     def _lose(self, task: _Task, error: BaseException) -> None:
-        """Run a chunk again that the pool lost, or raise; what a function raised in a thread is no loss."""
+        """Run chunks again that the pool lost, each alone, or raise; what a function raised in a thread is no loss."""
         if self._ticket is None:
             raise error
-        task.losses += 1
-        told = WorkerError(f"{type(self._pool).__name__} lost {self._job.label(task.number)}: {error!r}")
-        if task.losses > self._retries:
+        where = self._job.label(task.numbers.start)
+        if len(task.numbers) > 1:
+            where += f" or one of the {len(task.numbers) - 1} after it"
+        told = WorkerError(f"{type(self._pool).__name__} lost {where}: {error!r}")
+        # Dask runs a task again by itself, but not when all that had the source are gone
+        gone = isinstance(error, concurrent.futures.CancelledError)
+        if task.losses >= self._retries + (SPARE if gone else 0):
             raise told from error
         try:
-            self._send(task)
+            if gone and getattr(self._ticket.content, "status", None) == "cancelled":
+                self._ticket = self._ticket._replace(content=_stored(self._pool, self._parts))
+            for number in task.numbers:
+                self._begin(_Task(range(number, number + 1), task.losses + 1))
         except Exception:
             raise told from error
 
@@ -234,6 +292,14 @@ class Guests:
             raise WorkerError(f"{told}; a multiprocessing.Pool cannot tell which, nor run it again")
         if self._timeout is not None and time.monotonic() - self._progress >= self._timeout:
             raise TimeoutError(f"no chunk was done for {self._timeout} s; the oldest under way is {oldest}")
+
+
+def _stored(pool: AnyPool, parts: list[Any]) -> Any:
+    """Put the parts of a job to the object store of a cluster and return the reference; None where there is none."""
+    if hasattr(pool, "put"):
+        return pool.put(parts)
+    client: Any = getattr(pool, "_client", None)
+    return client.scatter([parts], broadcast=True, hash=False)[0] if hasattr(client, "scatter") else None
 
 
 class _Staff:
@@ -266,57 +332,105 @@ def _error_of(future: Any) -> BaseException | None:
     return error
 
 
-# The jobs that this process has opened. Threads of one worker may ask at once.
-_jobs: OrderedDict[str, Job] = OrderedDict()
+# ---- in a worker of theirs
+
+# The jobs that this process has opened, and when each was last asked for. Threads of one worker may ask at once.
+_jobs: OrderedDict[str, tuple[Job, float]] = OrderedDict()
 _opening = threading.Lock()
-
-
-# OpenMP keeps its team per thread. In a forked process the main thread believes in a team that was not copied, and its
-# first parallel loop would wait for ever; another thread makes a team of its own.
 _aside: list[concurrent.futures.ThreadPoolExecutor] = []
+
+
+def _begin_again() -> None:
+    """Start anew in a forked process."""
+    global _opening
+    _jobs.clear()
+    _opening = threading.Lock()
+    # OpenMP keeps its team per thread. In a forked process the main thread believes in a team that was not copied, and
+    # its first parallel loop would wait for ever; another thread makes a team of its own.
+    _aside[:] = [concurrent.futures.ThreadPoolExecutor(1)]
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _aside.__setitem__(slice(None), [_one_thread()]))
+    os.register_at_fork(after_in_child=_begin_again)
 
 
-def _one_thread() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(1)
+def _run_here(job: Job, numbers: range) -> Answers:
+    """Answer chunks in a thread of this process."""
+    return _stint(partial(run_here, job), numbers)
 
 
-def _run_guest(name: str, content: Any, chunk: Chunk, rows: Any, by_value: bool) -> bytes:
-    """Answer one chunk in a worker of the user's."""
+def _run_there(name: str, content: Any, load: Load) -> Answers:
+    """Answer chunks in a process."""
+    call = partial(_answers, name, content, load)
+    return _aside[0].submit(call).result() if _aside and torch.get_num_threads() > 1 else call()
 
+
+def _stint(run: Callable[[int], Any], numbers: range) -> Answers:
+    """Run chunks until all are done, one went wrong, or it takes long."""
+    began, made = time.perf_counter(), []
+    for number in numbers:
+        made.append(run(number))
+        if time.perf_counter() - began > LONG or (isinstance(made[-1], bytes) and made[-1][:1] == BAD):
+            break
+    return time.perf_counter() - began, made
+
+
+def _answers(name: str, content: Any, load: Load) -> Answers:
     def pack(result: object, kind: bytes) -> bytes:
-        return bytes(dumps(result, kind, by_value))
+        return bytes(dumps(result, kind, load.by_value))
 
-    def run() -> Any:
+    try:
         job = _open_job(name, content)
-        if rows is None or (isinstance(rows, bytes) and rows == _COPY):
-            taken = job.take(there) if rows is None else job.take(there).clone()
-        else:
-            taken = loads(rows) if isinstance(rows, bytes) else rows
-        return job.finish(there, taken)
+        rows = None if load.rows is None else loads(load.rows)
+    except Exception as error:
+        return 0.0, [fault(error, pack)]
+    order = None if load.order is None else torch.frombuffer(bytearray(load.order), dtype=torch.int64)
+    first = job.plan.rows(load.numbers).start
+    stored = isinstance(content, list)  # an object store is read only
 
-    there = chunk
-    if chunk.rows is not None:
-        there = chunk._replace(rows=torch.frombuffer(bytearray(chunk.rows), dtype=torch.int64))
-    call = partial(answer, run, lambda: f"chunk {chunk.number}", pack)
-    in_team = _aside and torch.get_num_threads() > 1
-    data: bytes = _aside[0].submit(call).result() if in_team else call()
-    return data
+    def finish(number: int) -> Any:
+        chunk = job.chunk(number)
+        if order is not None:
+            chunk = chunk._replace(rows=order[chunk.start - first : chunk.stop - first])
+        if rows is not None:
+            return job.finish(chunk, rows[number - load.numbers.start])
+        taken = job.take(chunk)
+        return job.finish(chunk, taken.clone() if stored else taken)
+
+    return _stint(lambda number: answer(partial(finish, number), partial(job.label, number), pack), load.numbers)
 
 
 def _open_job(name: str, content: Any) -> Job:
     with _opening:
-        job = _jobs.get(name)
-        if job is None:
-            head, *parts = [memoryview(part) for part in ([content] if isinstance(content, bytes) else content)]
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "The given buffer is not writable")
-                job = _jobs[name] = loads(head, parts)
-            while len(_jobs) > KEPT:
+        if name in _jobs:
+            job = _jobs[name][0]
+        else:
+            job = _unpacked(content)
+            if not _jobs:
+                threading.Thread(target=_forget, args=(IDLE,), daemon=True).start()
+            while len(_jobs) >= KEPT:
                 _jobs.popitem(last=False)
+        _jobs[name] = job, time.monotonic()
         return job
 
 
-def _is_shared(source: Any) -> bool:
-    return bool(source.is_shared()) and not getattr(source, "is_memmap", bool)()
+def _unpacked(content: Any) -> Job:
+    if isinstance(content, Nearby):
+        with content.place.opened() as descriptor:
+            content = Block(descriptor, content.lengths).parts()
+    head, *parts = [memoryview(part) for part in ([content] if isinstance(content, bytes) else content)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        job: Job = loads(head, parts)
+    return job
+
+
+def _forget(idle: float) -> None:
+    """Drop each job that was not asked for lately, and with it the memory that it may hold."""
+    left = True
+    while left:
+        time.sleep(idle / 4)
+        with _opening:
+            for name in [name for name, (_, asked) in _jobs.items() if time.monotonic() - asked > idle]:
+                del _jobs[name]
+            left = bool(_jobs)

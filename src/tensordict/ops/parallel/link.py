@@ -17,7 +17,7 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -152,6 +152,34 @@ class Block:
     def close(self) -> None:
         """Close the descriptor; the memory goes with the last mapping."""
         os.close(self.descriptor)
+
+
+class Place(NamedTuple):
+    """Where a process of this user finds what a descriptor of another one stands for."""
+
+    owner: int
+    descriptor: int
+    inode: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Place:
+        """Return the place of a descriptor of this process."""
+        return cls(os.getpid(), descriptor, os.fstat(descriptor).st_ino)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open it here for the block.
+
+        Raises:
+            FileNotFoundError: the other process has closed it, or ended.
+        """
+        descriptor = os.open(f"/proc/{self.owner}/fd/{self.descriptor}", os.O_RDWR)
+        try:
+            if os.fstat(descriptor).st_ino != self.inode:  # the number stands for something else by now
+                raise FileNotFoundError(f"process {self.owner} has closed descriptor {self.descriptor}")
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
 
 class Watch:

@@ -20,6 +20,7 @@ from .job import Job, write_rows
 from .plan import Plan, make_plan, whole_number
 from .pool import Pool
 from .seeds import draw_seed
+from .wire import shares_by_name
 from .worker import Setup
 
 
@@ -229,7 +230,7 @@ class _Workers:
             return True
         if is_memmap is not None and is_memmap():
             return self.pool is None or knows_main(self.pool) or getattr(out, "saved_path", None) is not None
-        return self.pool is None and bool(out.is_shared())
+        return bool(out.is_shared()) and (self.pool is None or (knows_main(self.pool) and shares_by_name()))
 
     def hire(self, job: Job) -> Callable[[], Crew]:
         """Draw the base seed now, and return what starts the workers."""

@@ -48,6 +48,15 @@ class Plan:
         stop = min(start + self.step, self.size)
         return Chunk(number, start, stop, None if order is None else order[start:stop])
 
+    def rows(self, numbers: range) -> slice:
+        """Return the rows that neighbouring chunks have together.
+
+        Example:
+            >>> make_plan((5,), 0, chunksize=2).rows(range(1, 3))
+            slice(2, 5, None)
+        """
+        return slice(self.chunk(numbers.start).start, self.chunk(numbers.stop - 1).stop)
+
     def chunks(self, order: Any = None) -> Iterator[Chunk]:
         """Yield the chunks one at a time.
 

@@ -32,6 +32,7 @@ import torch
 from .crew import Done, undisturbed
 from .job import Job
 from .link import HELLO, READY, Link, Watch
+from .pace import Pace
 from .wire import WorkerError, open_answer
 from .worker import Parcel, Setup, ends, serve
 
@@ -39,8 +40,6 @@ PATIENCE = 1.0  # seconds between two looks at the workers' health
 GRACE = 0.5  # seconds for workers to leave before they are killed
 BIRTH = 60.0  # seconds for a process to start, where `timeout` is shorter,
 OPENING = 30.0  # and for it to import what the job needs and to open it
-STINT = 1e-3  # seconds of work that are sent to a worker at once
-DEEP = 64  # chunks that are sent to a worker at once, at most
 
 
 class _Worker:
@@ -108,7 +107,7 @@ class Pool:
         self._retired: list[_Worker] = []
         self._backlog: deque[int] = deque()
         self._losses: dict[int, int] = {}  # how often each chunk was lost; those of workers without one count as -1
-        self._pace = math.inf  # seconds that a chunk takes
+        self._pace = Pace()
         if multiprocessing.current_process().daemon:
             raise RuntimeError("a worker process may not start workers of its own: pass num_workers=0 here")
         np.random.get_state()  # loaded once here rather than by every forked worker
@@ -123,12 +122,12 @@ class Pool:
         """Count the chunks that wait or are under way."""
         return len(self._backlog) + sum(len(worker.chunks) for worker in self._workers)
 
-    def wants(self) -> int:
+    def wants(self, room: int, most: int) -> int:
         """Count the chunks that the workers would take now, those included that are not ready yet."""
         absent = self.size - sum(worker.ready for worker in self._workers)
-        return absent + sum(map(self._room, self._workers)) - len(self._backlog)
+        return min(room, absent + sum(map(self._room, self._workers)) - len(self._backlog))
 
-    def submit(self, numbers: Sequence[int]) -> None:
+    def submit(self, numbers: range) -> None:
         """Hand chunks to the workers that have the fewest; those that have done their share are replaced."""
         self._backlog.extend(numbers)
         self._hand_out()
@@ -181,9 +180,8 @@ class Pool:
         self._watch.add(worker.process.sentinel, (worker, True))
 
     def _room(self, worker: _Worker) -> int:
-        """Count the chunks that a worker can take: about `STINT` seconds of work, and its share."""
-        depth = min(DEEP, 1 + int(STINT / max(self._pace, 1e-6)))
-        has = len(worker.chunks)
+        """Count the chunks that a worker can take: as many as travel together, and its share."""
+        depth, has = self._pace.depth(), len(worker.chunks)
         if not worker.ready or 2 * has > depth:
             return 0
         limit = self._setup.max_tasks
@@ -213,8 +211,7 @@ class Pool:
             return
         done.append((number, open_answer(head, parts, partial(self._job.label, number))))
         worker.chunks.popleft()
-        took = now - (worker.since or now)
-        self._pace = took if math.isinf(self._pace) else self._pace + (took - self._pace) / 4
+        self._pace.note(now - (worker.since or now))
         worker.since = now if worker.chunks else None
         if worker.given == self._setup.max_tasks and not worker.chunks:
             self._dismiss(worker)

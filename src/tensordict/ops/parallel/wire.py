@@ -16,8 +16,11 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch.multiprocessing import get_sharing_strategy
 
 from tensordict.storage.base import flat_bytes
+
+from .link import HAS_BLOCKS, Place
 
 GOOD, BAD = b"+", b"-"
 ASIDE = 1 << 16  # bytes; memory of this size is not copied into the pickle, but sent from where it is
@@ -84,6 +87,16 @@ def split_job(obj: object) -> Parts:
     return _split(_JobPickler, obj, b"")
 
 
+def split_nearby(obj: object) -> Parts:
+    """Pickle for processes of this machine that run already: as `split_job`, but any number of them may open it."""
+    return _split(_NearbyPickler, obj, b"")
+
+
+def shares_by_name() -> bool:
+    """Say whether `split_nearby` sends a handle for shared memory, and not a copy."""
+    return HAS_BLOCKS and get_sharing_strategy() == "file_descriptor"
+
+
 def loads(data: bytes | bytearray | memoryview, parts: Sequence[memoryview] = ()) -> Any:
     """Rebuild what `dumps` or `split` wrote.
 
@@ -132,6 +145,26 @@ class _JobPickler(ForkingPickler):
 
     def reducer_override(self, obj: object) -> Any:
         return NotImplemented if isinstance(obj, torch.Tensor) and obj.is_shared() else _reduce_plain(obj)
+
+
+class _NearbyPickler(_JobPickler):
+    """Pickles for processes that run already: they open shared memory by the name of our descriptor."""
+
+    def reducer_override(self, obj: object) -> Any:
+        if not isinstance(obj, torch.UntypedStorage) or obj.device.type != "cpu":
+            return super().reducer_override(obj)
+        if not (obj.is_shared() and obj.nbytes() and shares_by_name()):
+            return _storage, (torch.empty(0, dtype=torch.uint8).set_(obj),)  # by value, as a plain tensor
+        return _attach, (Place.of(obj._share_fd_cpu_()[0]), obj.nbytes())
+
+
+def _attach(place: Place, nbytes: int) -> Any:
+    with place.opened() as descriptor:
+        return torch.UntypedStorage.from_file(f"/proc/self/fd/{descriptor}", True, nbytes)
+
+
+def _storage(plain: torch.Tensor) -> torch.UntypedStorage:
+    return plain.untyped_storage()
 
 
 @functools.cache
