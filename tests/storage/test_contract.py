@@ -6,6 +6,7 @@ import itertools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -19,10 +20,10 @@ from tensordict.storage.base import Backend, Record, spec_of
 from tensordict.storage.consolidated import draft, open_file, write_file
 from tensordict.storage.folder import Folder
 from tensordict.storage.hdf5 import HDF5
-from tensordict.storage.memmap import home_of, temporary
-from tensordict.storage.memory import is_shared, memory
+from tensordict.storage.memmap import allocate_anonymous, home_of
+from tensordict.storage.memory import allocate_shared, is_shared, pour
 from tensordict.storage.opened import Sealed
-from tensordict.storage.sketch import Sketch
+from tensordict.storage.sketch import Sketch, arrange, laid
 from tensordict.storage.zarr import Zarr
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -78,21 +79,16 @@ shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 tensors = st.builds(any_tensor, shapes, st.sampled_from(DTYPES), st.integers(0, 9))
 
 
-RESIDENT = ["memory", "temporary", "folder"]
-
-
 def loaded(leaf: Tensor | Slot) -> Tensor:
     """Return what a backend hands out as a tensor: itself where it is one, else what is read."""
     return leaf if isinstance(leaf, Tensor) else leaf.read()
 
 
-@pytest.fixture(params=[*RESIDENT, "h5", "zarr"])
+@pytest.fixture(params=["folder", "h5", "zarr"])
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Backend]:
     """A function that returns an empty writable tree."""
     counter = itertools.count()
     makers: dict[str, Callable[[], Backend]] = {
-        "memory": memory,
-        "temporary": temporary,
         "folder": lambda: Folder(tmp_path / str(next(counter)), "w"),
         "h5": lambda: Arrays(HDF5(tmp_path / str(next(counter)), "w", {})),
         "zarr": lambda: Arrays(Zarr(tmp_path / str(next(counter)), "w", {})),
@@ -115,19 +111,6 @@ class TestEveryBackend:
         assert same(loaded(leaf), tensor)
         assert same(backend.read("x"), tensor)
         assert not backend.resident or backend.read("x") is leaf
-
-    @some_settings
-    @given(st.lists(tensors, max_size=5))
-    def test_announced_leaves_do_not_overlap(self, fresh: Callable[[], Backend], values: list[Tensor]) -> None:
-        backend = fresh()
-        backend.reserve(map(spec_of, values))
-        child = backend.child("inner")
-        for place, value in enumerate(values):
-            (child if place % 2 else backend).write(str(place), value)
-        for place, value in enumerate(values):
-            leaf = (child if place % 2 else backend).read(str(place))
-            assert same(leaf, value)
-            assert not backend.resident or leaf.data_ptr() % 64 == 0
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_created_leaves_are_zero_and_writable(self, fresh: Callable[[], Backend], dtype: torch.dtype) -> None:
@@ -231,6 +214,42 @@ class TestEveryBackend:
             assert home.leaf_at(leaf[3].storage_offset() * leaf.itemsize) == (0, (4, 2))
 
 
+@pytest.mark.parametrize("allocate", [torch.UntypedStorage, allocate_shared, allocate_anonymous])
+class TestEveryBlock:
+    @some_settings
+    @given(st.lists(tensors, max_size=5))
+    def test_leaves_are_kept_and_do_not_overlap(self, allocate: Callable[[int], Any], values: list[Tensor]) -> None:
+        tree = Sketch()
+        for place, value in enumerate(values):
+            (tree.child("inner") if place % 2 else tree).write(str(place), value)
+        slots, total = arrange(tree)
+        room = laid(tree, slots, pour(tree.tensors, slots, allocate(total)), block=False)
+        found = []
+        for place, value in enumerate(values):
+            leaf = (room.child("inner") if place % 2 else room).write(str(place), value)
+            found.append(leaf)
+            assert same(leaf, value)
+            assert leaf.data_ptr() % 64 == 0
+            assert leaf.is_contiguous()
+            assert (home_of(leaf) is not None) is (allocate is allocate_anonymous)
+            home = home_of(leaf)
+            assert home is None or not value.numel() or home.leaf_at(slots[place].start) == slots[place][:2]
+        assert len({leaf.untyped_storage()._cdata for leaf in found}) <= 1
+
+    def test_what_is_blank_is_zero(self, allocate: Callable[[int], Any]) -> None:
+        if allocate is torch.UntypedStorage:
+            return  # which is not zeroed: everything is copied to it
+        tree = Sketch()
+        tree.write("x", torch.ones(3))
+        leaf = tree.create("y", (4, 2), torch.int64)
+        slots, total = arrange(tree)
+        room = laid(tree, slots, pour(tree.tensors, slots, allocate(total), tree.blank))
+        assert room.write("x", torch.ones(3)).tolist() == [1.0] * 3
+        blank = room.write("y", leaf)
+        assert blank.tolist() == [[0, 0]] * 4
+        assert blank.fill_(7).tolist() == [[7, 7]] * 4
+
+
 SEALED = ["consolidated", "rows", "archive", "compressed"]
 
 
@@ -305,7 +324,6 @@ class TestEveryTreeInOneFile:
             lambda: node.create("y", (3,), torch.float32),
             lambda: node.write("x", torch.zeros(3)),
             lambda: node.delete("x"),
-            lambda: node.reserve([((3,), torch.float32)]),
             lambda: setattr(node, "meta", Record("dense", ())),
         ]
         for call in calls:

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from tensordict.aliases import DeviceLike
 from tensordict.ops.store import Store, early, open_tree
-from tensordict.storage.base import spec_of, view
+from tensordict.storage.base import view
 from tensordict.storage.buffer import is_block
 from tensordict.storage.checksum import ChecksumError
 from tensordict.storage.consolidated import damage, draft, open_file, write_file
 from tensordict.storage.memmap import map_file
-from tensordict.storage.memory import allocate_shared
+from tensordict.storage.memory import Slot, allocate_shared, pour
 from tensordict.storage.ragged import parts
-from tensordict.storage.sketch import Laid, Sketch, Slot, arrange, laid, pour
+from tensordict.storage.sketch import Laid, Sketch, arrange, laid
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -159,7 +159,8 @@ def _filed(sketch: Sketch, path: str, layout: str | None) -> Laid:
     plan = draft(sketch, layout)
     write_file(path, plan)
     storage = map_file(path, plan.nbytes, "r+")
-    return laid(sketch, plan.slots, storage, kind="consolidated", path=path, mode="r+", layout=layout or "")
+    pieces = [view(storage, *slot) for slot in plan.slots]
+    return laid(sketch, plan.slots, pieces, kind="consolidated", path=path, mode="r+", layout=layout or "")
 
 
 class _Block:
@@ -178,7 +179,7 @@ class _Block:
     def laid(self, sketch: Sketch, layout: str | None) -> Laid:
         """Return the place of a tree in a block that its tensors were copied to."""
         slots, total = arrange(sketch, layout)
-        return Laid(sketch, self._filled(slots, total), {"layout": layout or ""})
+        return laid(sketch, slots, self._filled(slots, total), layout=layout or "")
 
     def _filled(self, slots: Sequence[Slot], total: int) -> list[Tensor]:
         if self._device.type != "cpu" and not self._from_cpu:
@@ -192,4 +193,4 @@ class _Block:
             return pieces
         moved = torch.UntypedStorage(total, device=self._device)
         moved.copy_(storage, non_blocking=self._non_blocking)
-        return [view(moved, slot.start, *spec_of(piece), slot.stride) for piece, slot in zip(pieces, slots)]
+        return [view(moved, *slot) for slot in slots]

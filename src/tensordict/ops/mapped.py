@@ -17,12 +17,13 @@ from tensordict.keys import unravel_key_to_tuple
 from tensordict.meta import as_batch
 from tensordict.ops.store import open_room
 from tensordict.storage import checksum, disk
-from tensordict.storage.append import alone, append, in_memory
+from tensordict.storage.append import alone, append
 from tensordict.storage.folder import Folder
 from tensordict.storage.locks import rows_held
 from tensordict.storage.mapped import MemoryMappedTensor, present
 from tensordict.storage.memmap import home_of
 from tensordict.storage.saving import root_of, steadily
+from tensordict.storage.sketch import Sketch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,7 +60,7 @@ def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bo
     """
     if not isinstance(rows, Facts):
         raise TypeError(f"append_memmap appends a tensordict, got {rows!r}")
-    given = in_memory()
+    given = Sketch()
     rows._place(given, "memory", True)
     append(os.path.abspath(os.fspath(prefix)), given, allow_pickle=bool(allow_pickle))
 

@@ -15,12 +15,12 @@ from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
 from tensordict.storage.archive import write_archive
-from tensordict.storage.base import Record
+from tensordict.storage.base import Record, view
 from tensordict.storage.consolidated import draft, open_storage
 from tensordict.storage.folder import Folder
-from tensordict.storage.memmap import map_file, temporary
-from tensordict.storage.memory import memory
-from tensordict.storage.sketch import Laid, Sketch, laid, memory_of
+from tensordict.storage.memmap import allocate_anonymous, map_file
+from tensordict.storage.memory import allocate_shared, pour
+from tensordict.storage.sketch import Laid, Sketch, arrange, laid, memory_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -86,7 +86,7 @@ class Store(Facts):
             >>> td.is_shared(), td.is_locked
             (True, True)
         """
-        return _settle(self, memory(), "shared")
+        return _settle(self, None, "shared")
 
     def is_shared(self) -> bool:
         """Tell whether the leaves lie in shared memory, put there by `share_memory_`.
@@ -282,7 +282,7 @@ class Store(Facts):
             raise ValueError(f"storage={storage!r} lies on the CPU, got device={device!r}")
         if storage == "memmap":
             return outline.memmap_like(prefix, **options)  # type: ignore[no-any-return]
-        return _placed(outline, memory(), storage, fill=False).lock_()  # type: ignore[no-any-return]
+        return _placed(outline, None, storage, fill=False).lock_()  # type: ignore[no-any-return]
 
 
 CONTENT = "content"
@@ -308,10 +308,10 @@ def _outline(schema: Mapping[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any
     return found
 
 
-def _room(prefix: str | os.PathLike[str] | None, existsok: bool, threads: int = 0) -> Any:
-    """Return the place that a memory-mapped tree goes to."""
+def _room(prefix: str | os.PathLike[str] | None, existsok: bool, threads: int = 0) -> Folder | None:
+    """Return the folder that a memory-mapped tree goes to, if that is one."""
     if prefix is None:
-        return temporary()
+        return None
     path = os.path.abspath(os.fspath(prefix))
     _require_replaceable(path, os.path.join(path, "meta.json"), existsok)
     return Folder(path, "w", threads=threads)
@@ -352,36 +352,46 @@ def _archived(node: N, path: str, compression: str | int | None, fill: bool) -> 
     if slots is None:  # compressed
         return made._place(memory_of(sketch), "memory", True)
     storage = map_file(path, os.stat(path).st_size, "r+")
-    return made._place(laid(sketch, slots, storage, kind="archive", path=path, mode="r+"), "memmap", True)
+    pieces = [view(storage, *slot) for slot in slots]
+    return made._place(laid(sketch, slots, pieces, kind="archive", path=path, mode="r+"), "memmap", True)
 
 
-def _placed(node: N, room: Any, kind: str, fill: bool, layout: str | None = None) -> N:
+def _placed(node: N, room: Folder | None, kind: str, fill: bool, layout: str | None = None) -> N:
+    """Return a copy of a node, or zeros like it, in a folder or, without one, in one block."""
     try:
         sketch = Sketch()
         made = node._place(sketch, "memory", fill)  # over the same leaves; what stored nodes hold is read once
+        if room is None:
+            return made._place(_block(sketch, kind, layout), kind, True)
         if layout is not None:
             return made._place(_side_by_side(sketch, room, layout), kind, True)
-        room.reserve(sketch.specs())
         return made._place(room, kind, fill)
     except BaseException:
-        room.abandon()
+        if room is not None:
+            room.abandon()
         raise
 
 
-def _side_by_side(sketch: Sketch, room: Any, layout: str) -> Laid:
-    """Write a tree to one leaf of a room, and return the place of the tree in it."""
+def _block(sketch: Sketch, kind: str, layout: str | None) -> Laid:
+    """Copy a tree to shared memory or a temporary file, and return its place there."""
+    slots, total = arrange(sketch, layout)
+    storage = (allocate_shared if kind == "shared" else allocate_anonymous)(total)
+    pieces = pour(sketch.tensors, slots, storage, sketch.blank)
+    return laid(sketch, slots, pieces, block=layout is not None, layout=layout or "")
+
+
+def _side_by_side(sketch: Sketch, room: Folder, layout: str) -> Laid:
+    """Write a tree to one leaf of a folder, and return the place of the tree in it."""
     plan = draft(sketch, layout)
-    leaf = room.create(CONTENT, (plan.nbytes,), torch.uint8)
-    plan.fill(leaf)
+    pieces = plan.fill(room.create(CONTENT, (plan.nbytes,), torch.uint8))
     room.filled(CONTENT)
     room.meta = Record("packed", (), None)
-    path = getattr(room, "path", None)
-    return laid(sketch, plan.slots, leaf.untyped_storage(), path=path, mode="r+", layout=layout)
+    return laid(sketch, plan.slots, pieces, path=room.path, mode="r+", layout=layout)
 
 
-def _settle(node: N, room: Any, kind: str, layout: str | None = None) -> N:
+def _settle(node: N, room: Folder | None, kind: str, layout: str | None = None) -> N:
     """Move a node to a room in place; when that fails, nothing has changed."""
-    if layout is None and _lives(node, kind) and getattr(room, "path", None) in (None, node._home.path):
+    if layout is None and _lives(node, kind) and (room is None or room.path == node._home.path):
         return node.lock_()
     _require_movable(node)
     node._adopt(_placed(node, room, kind, fill=True, layout=layout))

@@ -21,13 +21,14 @@ from torch import Tensor
 
 from tensordict.storage import checksum, disk, layout
 from tensordict.storage.arrays import flat
-from tensordict.storage.base import Backend, Record, byte_count
+from tensordict.storage.base import Record, byte_count
 from tensordict.storage.folder import Folder
 from tensordict.storage.layout import INNER
-from tensordict.storage.memory import Block, Blocked
 from tensordict.storage.ragged import Parts, parts
 from tensordict.storage.rows import BYTES, OFFSETS, VALID, Rows, end_of_strings
 from tensordict.storage.saving import root_of
+from tensordict.storage.sketch import Sketch
+from tensordict.storage.stream import raw
 from tensordict.storage.strings import PARTS, Strings
 
 Key = tuple[str, ...]
@@ -48,15 +49,10 @@ class _Growth:
         return self.count + self.more
 
     def bytes_of(self, path: str, start: int, data: Tensor) -> None:
-        self.files.append((path, start, data.detach().contiguous().reshape(-1).view(torch.uint8).numpy()))
+        self.files.append((path, start, raw(data)))
 
 
-def in_memory() -> Blocked:
-    """Return an empty tree for rows to append."""
-    return Blocked(Block(torch.UntypedStorage))
-
-
-def append(path: str, given: Backend, *, allow_pickle: bool = False) -> None:
+def append(path: str, given: Sketch, *, allow_pickle: bool = False) -> None:
     """Append the rows of a tree, which is in memory, to one that lies in a folder.
 
     Raises:
@@ -88,7 +84,7 @@ def alone(path: str) -> Iterator[None]:
                 return
 
 
-def _planned(root: Folder, given: Backend) -> _Growth:
+def _planned(root: Folder, given: Sketch) -> _Growth:
     if root.meta.kind == "packed":
         raise ValueError(f"{root.path!r} was saved with layout='rows' and cannot grow; save it in the plain layout")
     _require("kind of node", root.meta.kind, given.meta.kind, ())
@@ -166,7 +162,7 @@ def _opened(path: str) -> Iterator[int]:
 # --- planning, node by node
 
 
-def _plan(growth: _Growth, node: Folder, given: Backend, key: Key) -> None:
+def _plan(growth: _Growth, node: Folder, given: Sketch, key: Key) -> None:
     kind = node.meta.kind
     if kind in ("strings", "non-tensor-stack"):
         _plan_column(growth, node, given, key)
@@ -190,7 +186,7 @@ def _plan(growth: _Growth, node: Folder, given: Backend, key: Key) -> None:
         )
 
 
-def _plan_dense(growth: _Growth, node: Folder, given: Backend, key: Key) -> None:
+def _plan_dense(growth: _Growth, node: Folder, given: Sketch, key: Key) -> None:
     _require("batch dims after the first", (node.meta.batch or ())[1:], (given.meta.batch or ())[1:], key)
     theirs = given.keys()
     missing, more = sorted(node.keys().keys() - theirs.keys()), sorted(theirs.keys() - node.keys().keys())
@@ -207,7 +203,7 @@ def _plan_dense(growth: _Growth, node: Folder, given: Backend, key: Key) -> None
     growth.after.append(node)
 
 
-def _column(node: Folder, given: Backend, name: str, growth: _Growth) -> Backend:
+def _column(node: Folder, given: Sketch, name: str, growth: _Growth) -> Sketch:
     """Return a child of the rows to append; one value for all of them as a column, where there is a column."""
     theirs = given.child(name)
     if node.child(name).meta.kind in ("strings", "non-tensor-stack") and theirs.meta.kind == "non-tensor":
@@ -215,7 +211,7 @@ def _column(node: Folder, given: Backend, name: str, growth: _Growth) -> Backend
         values: Any = theirs.meta.data
         for size in reversed(shape):
             values = [values] * size
-        column = in_memory()
+        column = Sketch()
         column.meta = Record("non-tensor-stack", shape, data=values, stack_dim=0)
         return column
     return theirs
@@ -246,7 +242,7 @@ def _plan_nested(growth: _Growth, path: str, old: Parts, new: Parts, key: Key) -
     growth.bytes_of(layout.sizes_name(path), old.sizes.nbytes, new.sizes)
 
 
-def _plan_lazy(growth: _Growth, node: Folder, given: Backend, key: Key) -> None:
+def _plan_lazy(growth: _Growth, node: Folder, given: Sketch, key: Key) -> None:
     _require("stack dim", node.meta.stack_dim, given.meta.stack_dim, key)
     if node.meta.stack_dim:
         _require("number of members", len(node.keys()), len(given.keys()), key)
@@ -260,11 +256,11 @@ def _plan_lazy(growth: _Growth, node: Folder, given: Backend, key: Key) -> None:
     growth.after.append(node)
 
 
-def _member(node: Folder, name: str, given: Backend) -> Callable[[], None]:
+def _member(node: Folder, name: str, given: Sketch) -> Callable[[], None]:
     return lambda: _copy(given, node.new_member(name))
 
 
-def _copy(given: Backend, node: Folder) -> None:
+def _copy(given: Sketch, node: Folder) -> None:
     for key, kind in given.keys().items():
         if kind == "leaf":
             node.write(key, given.read(key))
@@ -276,7 +272,7 @@ def _copy(given: Backend, node: Folder) -> None:
 # --- columns of values
 
 
-def _plan_column(growth: _Growth, node: Folder, given: Backend, key: Key) -> None:
+def _plan_column(growth: _Growth, node: Folder, given: Sketch, key: Key) -> None:
     if given.meta.kind not in ("strings", "non-tensor-stack"):
         raise ValueError(
             f"cannot append to the column at {_said(key)}: expected values, one a row, got {given.meta.kind}"
@@ -298,7 +294,7 @@ def _nested(values: list[Any], shape: Sequence[int]) -> list[Any]:
     return values
 
 
-def _strings(given: Backend, key: Key) -> Strings:
+def _strings(given: Sketch, key: Key) -> Strings:
     if given.meta.kind == "strings":
         found = given.keys()
         return Strings(*(given.read(name) for name in PARTS if name in found or name != VALID))

@@ -24,13 +24,14 @@ import torch
 from torch import Tensor
 
 from tensordict.storage import disk, layout, survey
-from tensordict.storage.base import byte_count, content_of, padded, require_space, view
+from tensordict.storage.base import byte_count, content_of, padded, require_space, spec_of, view
 from tensordict.storage.checksum import ChecksumError
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import leaf_of, map_file
+from tensordict.storage.memory import Slot
 from tensordict.storage.opened import Sealed
 from tensordict.storage.saving import Stage, replacing, steadily
-from tensordict.storage.sketch import Sketch, Slot
+from tensordict.storage.sketch import Sketch
 from tensordict.storage.stream import runs
 
 COMPRESSIONS = {
@@ -112,7 +113,7 @@ def write_archive(path: str, sketch: Sketch, compression: str | int | None = Non
     method = method_of(compression)
     needed = sum(tensor.nbytes for tensor in sketch.tensors)
     require_space(os.path.dirname(path), needed if method == zipfile.ZIP_STORED else 0, repr(path))
-    slots = [Slot(0)] * len(sketch.tensors)
+    slots = [Slot(0, *spec_of(tensor)) for tensor in sketch.tensors]
     with _saying(path, needed), replacing(path) as new, Writer(new, method) as writer:
         _write_node(writer, sketch, "", slots)
     return slots if method == zipfile.ZIP_STORED else None
@@ -125,10 +126,10 @@ def _write_node(writer: Writer, node: Sketch, folder: str, slots: list[Slot]) ->
             with writer.entry(folder + file, node.tensors[number].nbytes) as entry:
                 for content in runs(node.tensors[number]):
                     entry.write(content)
-            slots[number] = Slot(writer.start)
+            slots[number] = slots[number].moved(writer.start)
     for key, kind in node.keys().items():
         if kind == "node":
-            _write_node(writer, node.node(key), f"{folder}{entries[key].file}/", slots)
+            _write_node(writer, node.child(key), f"{folder}{entries[key].file}/", slots)
     name = layout.pickle_name(node.meta)
     if name is not None:
         writer.put(folder + name, layout.pickled(node.meta))

@@ -21,7 +21,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from tensordict.storage.base import Child, Record, Spec, require_key
+from tensordict.storage.base import Child, Record, require_key
 from tensordict.storage.layout import is_json
 
 FORMAT = 1
@@ -500,9 +500,6 @@ class Arrays:
             raise PermissionError(f"{self.path!r} was opened with mode='r'; open it with mode='r+' to change it")
 
     # ---- leaves and children
-
-    def reserve(self, specs: Iterable[Spec]) -> None:
-        """Do nothing: each leaf is an array of its own."""
 
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Slot:
         self._require_writable()

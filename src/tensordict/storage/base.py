@@ -77,9 +77,6 @@ class Backend(Protocol):
     @meta.setter
     def meta(self, record: Record) -> None: ...
 
-    def reserve(self, specs: Iterable[Spec]) -> None:
-        """Announce the leaves that this node and its children will create next, in that order."""
-
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Make a leaf of zeros, never old rows, and return it."""
 
@@ -126,15 +123,6 @@ def spec_of(tensor: Tensor) -> Spec:
 def padded(nbytes: int, align: int = ALIGN) -> int:
     """Return the least multiple of an alignment that is not less."""
     return -(-nbytes // align) * align
-
-
-def offsets(specs: Iterable[Spec]) -> tuple[list[int], int]:
-    """Return the byte offset of each leaf in one aligned block, and the size of the block in bytes."""
-    starts, end = [], 0
-    for shape, dtype in specs:
-        starts.append(end)
-        end += padded(byte_count(shape, dtype))
-    return starts, end
 
 
 def view(

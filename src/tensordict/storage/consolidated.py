@@ -26,9 +26,10 @@ from tensordict.storage.base import Child, content_of, padded, view
 from tensordict.storage.buffer import pieces_of
 from tensordict.storage.layout import Entry
 from tensordict.storage.memmap import map_file
+from tensordict.storage.memory import Slot, pour
 from tensordict.storage.opened import Sealed
 from tensordict.storage.ragged import parts
-from tensordict.storage.sketch import LAYOUTS, Sketch, Slot, arrange, pour
+from tensordict.storage.sketch import LAYOUTS, Sketch, arrange
 from tensordict.storage.stream import Stream, crc, new_file, raw
 
 MAGIC = b"\x93TDBLOCK"
@@ -55,11 +56,12 @@ class Draft(NamedTuple):
         total = self.nbytes - self.start
         return _HEAD.pack(MAGIC, VERSION, zlib.crc32(text), len(text), total) + text
 
-    def fill(self, leaf: Tensor) -> None:
-        """Write the whole file to a leaf of its bytes."""
-        pour(self.sketch.tensors, self.slots, leaf.untyped_storage())
+    def fill(self, leaf: Tensor) -> list[Tensor]:
+        """Write the whole file to a leaf of its bytes; return the tensors there."""
+        pieces = pour(self.sketch.tensors, self.slots, leaf.untyped_storage(), self.sketch.blank)
         head = self.head(list(map(crc, self.sketch.tensors)))
         leaf[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        return pieces
 
 
 def draft(sketch: Sketch, layout: str | None = None) -> Draft:
@@ -72,7 +74,7 @@ def draft(sketch: Sketch, layout: str | None = None) -> Draft:
     slots, total = arrange(sketch, layout)
     made = Draft(sketch, layout, slots, 0, total)
     start = padded(_HEAD.size + len(_described(made, [0] * len(slots))))
-    return Draft(sketch, layout, [slot._replace(start=start + slot.start) for slot in slots], start, start + total)
+    return Draft(sketch, layout, [slot.moved(start) for slot in slots], start, start + total)
 
 
 def write_file(path: str, made: Draft) -> None:
@@ -85,7 +87,7 @@ def write_file(path: str, made: Draft) -> None:
     with new_file(path, made.nbytes) as stream:
         stream.pad(made.start)
         _put_records(stream, made.sketch, slots, sums)
-        for number in sorted((n for n, slot in enumerate(slots) if not slot.stride), key=slots.__getitem__):
+        for number in sorted((n for n, slot in enumerate(slots) if not slot.stride), key=lambda n: slots[n].start):
             stream.pad(slots[number].start)
             sums[number] = stream.put_tensor(made.sketch.tensors[number])
         stream.pad(made.nbytes)
@@ -103,7 +105,7 @@ def _put_records(stream: Stream, sketch: Sketch, slots: Sequence[Slot], sums: li
         some = slice(first, first + at_once)
         rows = [sketch.tensors[number][some] for number in beside]
         block = torch.zeros(len(rows[0]) * stride, dtype=torch.uint8)
-        within = [slots[number]._replace(start=slots[number].start - start) for number in beside]
+        within = [slots[number].moved(-start)._replace(shape=tuple(row.shape)) for number, row in zip(beside, rows)]
         pour(rows, within, block.untyped_storage())
         stream.put(raw(block))
         for number, part in zip(beside, rows):
@@ -115,6 +117,7 @@ def _pickle_objects(node: Sketch) -> None:
     if layout.pickle_name(node.meta) is not None:
         content = bytearray(pickle.dumps(node.meta.data))
         node.places[""] = [len(node.tensors)]
+        node.apart.add(len(node.tensors))
         node.tensors.append(torch.frombuffer(content, dtype=torch.uint8))
     for child in node.nodes():
         _pickle_objects(child)
@@ -128,8 +131,8 @@ def _describe(node: Sketch, made: Draft, sums: Sequence[int]) -> dict[str, Any]:
     """Return the description of a node; its length does not depend on the sums."""
 
     def run(number: int) -> list[Any]:
-        start, stride = made.slots[number]
-        return [start - made.start, stride, node.tensors[number].nbytes, f"{sums[number]:08x}"]
+        slot = made.slots[number]
+        return [slot.start - made.start, slot.stride, slot.nbytes, f"{sums[number]:08x}"]
 
     record, keys = node.meta, node.keys()
     found: dict[str, Any] = {"meta": layout.dump_object(record, node.entries())}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from tensordict.storage import checksum, disk, layout, survey
-from tensordict.storage.base import Child, Record, Spec, byte_count, require_key, spec_of
+from tensordict.storage.base import Child, Record, byte_count, require_key, spec_of
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import MODES, copy_leaf, map_leaf, new_leaf, place_copy, place_new, replace_file
 from tensordict.storage.opened import Opened
@@ -191,9 +191,6 @@ class Folder(Opened):
             raise PermissionError(f"{self.path!r} was opened with mode='r'; open it with mode='r+' to change it")
 
     # --- leaves
-
-    def reserve(self, specs: Iterable[Spec]) -> None:
-        """Do nothing: each leaf has a file of its own."""
 
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         file = self._enter(key, "leaf")

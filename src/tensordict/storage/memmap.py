@@ -15,7 +15,7 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, Protocol
@@ -28,7 +28,7 @@ from tensordict.storage import disk
 from tensordict.storage.base import byte_count, flat_bytes, require_space, spec_of, view
 from tensordict.storage.buffer import Buffer, block_of, is_piece, mark, piece_of, received_sizes, sent_sizes
 from tensordict.storage.layout import TEMPORARY
-from tensordict.storage.memory import Block, Blocked, is_shared, missing
+from tensordict.storage.memory import Slot, is_shared, missing
 from tensordict.storage.ragged import Parts, parts, whole
 
 MODES = ("r", "r+")
@@ -88,6 +88,14 @@ class Home:
             self._leaves = {start: shape}
         else:
             self._leaves[start] = shape
+
+    def note_all(self, slots: Iterable[Slot]) -> None:
+        """Note all leaves of a block; those with rows side by side come first in it."""
+        for start, shape, _, stride in slots:
+            self.note(start, shape)
+            if stride:
+                first = start if self.records is None else min(start, self.records[0])
+                self.records = (first, stride, shape[0])
 
     def leaf_at(self, byte: int) -> tuple[int, tuple[int, ...]] | None:
         """Return the first byte and the shape of the leaf that a byte of the file belongs to."""
@@ -306,11 +314,6 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _note(leaf: Tensor) -> None:
-    start = int(leaf.storage_offset()) * leaf.itemsize
-    leaf.untyped_storage()._home.note(start, tuple(leaf.shape))  # type: ignore[attr-defined]
-
-
 def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return equal leaves mapped from one temporary file; those that are mapped already come back as they are.
 
@@ -321,12 +324,12 @@ def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
     Raises:
         OSError: the temporary folder has too little space.
     """
-    return missing(tensors, home_of, Block(allocate_anonymous, _note))
-
-
-def temporary() -> Blocked:
-    """Return an empty tree in one temporary file."""
-    return Blocked(Block(allocate_anonymous, _note))
+    made = missing(tensors, home_of, allocate_anonymous)
+    for leaf, tensor in zip(made, tensors):
+        if leaf is not tensor:
+            storage: Any = leaf.untyped_storage()
+            storage._home.note(int(leaf.storage_offset()) * leaf.itemsize, tuple(leaf.shape))
+    return made
 
 
 # --- from one process to another

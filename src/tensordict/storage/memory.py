@@ -1,26 +1,65 @@
-"""Leaves of a whole tree in one block: shared memory here, and the base of every other block.
+"""Leaves side by side in one block: shared memory here, and what every other block is made of.
 
-    specs of all leaves --offsets--> one allocation --view--> leaf, leaf, leaf, ...
+    specs of all leaves --slots_of--> slots, and the bytes they take in all --pour--> leaf, leaf, leaf, ...
 
 However many leaves there are, the block is one storage, so one file descriptor takes them all to another process.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing import get_sharing_strategy
 
-from tensordict.storage.base import Child, Record, Spec, byte_count, offsets, require_key, require_space, spec_of, view
-from tensordict.storage.ragged import Parts, parts, whole
+from tensordict.storage.base import ALIGN, Spec, require_space, spec_of, view
 
 SHM = "/dev/shm"
 
 Allocate = Callable[[int], torch.UntypedStorage]
+
+
+class Slot(NamedTuple):
+    """Where a tensor lies in a block: its first byte, shape and dtype, and the bytes from row to row (0: no gaps)."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the elements take."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def moved(self, by: int) -> Slot:
+        """Return the slot so many bytes further on."""
+        return Slot(self.start + by, self.shape, self.dtype, self.stride)
+
+
+def slots_of(specs: Iterable[Spec], start: int = 0) -> tuple[list[Slot], int]:
+    """Return where leaves lie that follow each other, each at a multiple of 64 bytes, and where the last one ends."""
+    slots = []
+    for shape, dtype in specs:
+        slots.append(Slot(start, shape, dtype))
+        start -= -math.prod(shape) * dtype.itemsize // ALIGN * ALIGN
+    return slots, start
+
+
+def pour(
+    tensors: Sequence[Tensor], slots: Sequence[Slot], storage: torch.UntypedStorage, skip: Container[int] = ()
+) -> list[Tensor]:
+    """Copy tensors to their slots in a block, but for some that stay as they are there; return those there."""
+    room = [view(storage, *slot) for slot in slots]
+    kept = [number for number in range(len(room)) if number not in skip]
+    with torch.no_grad():
+        if kept:
+            torch._foreach_copy_([room[number] for number in kept], [tensors[number] for number in kept])
+    return room
 
 
 def allocate_shared(nbytes: int) -> torch.UntypedStorage:
@@ -45,53 +84,12 @@ def _commit(storage: torch.UntypedStorage, nbytes: int, what: str) -> None:
         raise OSError(error.errno, f"no space for {what}: {nbytes} bytes needed: {error.strerror}") from error
 
 
-class Block:
-    """One allocation for many leaves: announced ones lie side by side, others get one of their own.
-
-    `note` is told of every leaf that is handed out.
-    """
-
-    def __init__(self, allocate: Allocate, note: Callable[[Tensor], object] | None = None) -> None:
-        self._allocate = allocate
-        self._note = note
-        self._slots: deque[tuple[Spec, int]] = deque()
-        self._storage: torch.UntypedStorage | None = None
-
-    def reserve(self, specs: Iterable[Spec]) -> None:
-        specs = [(tuple(shape), dtype) for shape, dtype in specs]
-        starts, total = offsets(specs)
-        self._storage = self._allocate(total)
-        self._slots = deque(zip(specs, starts))
-
-    def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        spec = (tuple(shape), dtype)
-        if self._storage is not None and self._slots and self._slots[0][0] == spec:
-            leaf = view(self._storage, self._slots.popleft()[1], *spec)
-        else:
-            leaf = view(self._allocate(byte_count(*spec)), 0, *spec)
-        if self._note is not None:
-            self._note(leaf)
-        return leaf
-
-    def fill(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copy tensors into one allocation and return the leaves in it, in the same order."""
-        specs = [spec_of(tensor) for tensor in tensors]
-        self.reserve(specs)
-        leaves = [self.take(*spec) for spec in specs]
-        with torch.no_grad():
-            for leaf, tensor in zip(leaves, tensors):
-                leaf.copy_(tensor)
-        return leaves
-
-
-def missing(tensors: Sequence[Tensor], there: Callable[[Tensor], object], block: Block) -> list[Tensor]:
-    """Return the tensors, with copies in a block for those that are not yet where they should be."""
-    leaves = list(tensors)
-    rest = [index for index, tensor in enumerate(leaves) if not there(tensor)]
-    if rest:
-        for index, leaf in zip(rest, block.fill([leaves[index] for index in rest])):
-            leaves[index] = leaf
-    return leaves
+def missing(tensors: Sequence[Tensor], there: Callable[[Tensor], object], allocate: Allocate) -> list[Tensor]:
+    """Return the tensors, with copies in one block for those that are not yet where they should be."""
+    rest = [tensor for tensor in tensors if not there(tensor)]
+    slots, total = slots_of(map(spec_of, rest))
+    made = iter(pour(rest, slots, allocate(total)) if rest else ())
+    return [tensor if there(tensor) else next(made) for tensor in tensors]
 
 
 def share(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -104,91 +102,9 @@ def share(tensors: Sequence[Tensor]) -> list[Tensor]:
     Raises:
         OSError: shared memory has too little space.
     """
-    return missing(tensors, is_shared, Block(allocate_shared))
+    return missing(tensors, is_shared, allocate_shared)
 
 
 def is_shared(tensor: Tensor) -> bool:
     """Tell whether other processes that receive this tensor see the same memory."""
     return bool(tensor.is_shared())
-
-
-class Blocked:
-    """A node whose tree lies in one `Block`; the tree itself is kept in this process only."""
-
-    resident = True
-    writable = True
-    row_reads = True
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        self._leaves: dict[str, Tensor] = {}
-        self._children: dict[str, Blocked] = {}
-        self._keys: dict[str, Child] = {}
-        self._meta: Record | None = None
-
-    @property
-    def meta(self) -> Record:
-        if self._meta is None:
-            raise KeyError("this node has no record yet; assign `meta` first")
-        return self._meta
-
-    @meta.setter
-    def meta(self, record: Record) -> None:
-        self._meta = record
-
-    def reserve(self, specs: Iterable[Spec]) -> None:
-        self._block.reserve(specs)
-
-    def abandon(self) -> None:
-        """Do nothing: what was made goes with me."""
-
-    def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        leaf = self._block.take(shape, dtype)
-        self._children.pop(key, None)
-        self._leaves[key] = leaf
-        self._keys[key] = "leaf"
-        return leaf
-
-    def filled(self, key: str) -> None:
-        """Do nothing: a block has no checksums."""
-
-    def write(self, key: str, tensor: Tensor) -> Tensor:
-        if tensor.is_nested:
-            given = parts(tensor)
-            values, sizes = (self.create(key, *spec_of(part)).copy_(part) for part in given[:2])
-            leaf = self._leaves[key] = whole(Parts(values, sizes, given.jagged_dim))
-            return leaf
-        leaf = self.create(key, *spec_of(tensor))
-        with torch.no_grad():
-            return leaf.copy_(tensor)
-
-    def read(self, key: str) -> Tensor:
-        require_key(self._leaves, key, "the leaves of this node")
-        return self._leaves[key]
-
-    def leaves(self) -> dict[str, Tensor]:
-        return dict(self._leaves)
-
-    def delete(self, key: str) -> None:
-        require_key(self._keys, key, "this node")
-        del self._keys[key]
-        self._leaves.pop(key, None)
-        self._children.pop(key, None)
-
-    def keys(self) -> dict[str, Child]:
-        return dict(self._keys)
-
-    def child(self, key: str) -> Blocked:
-        if key not in self._children:
-            self._leaves.pop(key, None)
-            self._children[key] = self._begin()
-            self._keys[key] = "node"
-        return self._children[key]
-
-    def _begin(self) -> Blocked:
-        return Blocked(self._block)
-
-
-def memory() -> Blocked:
-    """Return an empty tree in shared memory."""
-    return Blocked(Block(allocate_shared))

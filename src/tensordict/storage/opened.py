@@ -7,7 +7,7 @@ Where the bytes of a leaf lie is all that a place for trees has to say: a file o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tensordict.storage import layout
-from tensordict.storage.base import Child, Record, Spec, require_key
+from tensordict.storage.base import Child, Record, require_key
 from tensordict.storage.layout import Entry
 from tensordict.storage.ragged import Parts, count_elements, whole
 
@@ -130,9 +130,6 @@ class Sealed(Opened):
     @meta.setter
     def meta(self, record: Record) -> None:
         raise self._refusal("its record", record)
-
-    def reserve(self, specs: Iterable[Spec]) -> None:
-        raise self._refusal("new leaves", list(specs))
 
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         raise self._refusal("a new leaf at key", key)

@@ -9,29 +9,25 @@ A kind of node is asked once what it stores; where that lies is arithmetic on sh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tensordict.storage import layout
-from tensordict.storage.base import Child, Record, Spec, offsets, padded, spec_of, view
-from tensordict.storage.buffer import mark
+from tensordict.storage.base import Child, Record, padded, spec_of
+from tensordict.storage.buffer import pieces_of
 from tensordict.storage.layout import Entry
-from tensordict.storage.memory import Block, Blocked
+from tensordict.storage.memory import Slot, pour, slots_of
 from tensordict.storage.packed import record
 from tensordict.storage.ragged import Parts, parts, whole
 
 
-class Slot(NamedTuple):
-    """Where the elements of a tensor lie in a block: the first byte, and the bytes from row to row (0: no gaps)."""
+class Sketch:
+    """Hold a tree in memory as it is handed in; every tensor is kept, none is copied.
 
-    start: int
-    stride: int = 0
-
-
-class Sketch(Blocked):
-    """Hold a tree as it is handed in; every tensor is kept, none is copied.
+    `tensors` are those of the whole tree, in order; `places` has the numbers of those of each leaf of this node. The
+    numbers of leaves that are to be zeros are `blank`; those of the sizes of nested leaves and of objects are `apart`.
 
     >>> tree = Sketch()
     >>> leaf = torch.arange(3)
@@ -42,34 +38,60 @@ class Sketch(Blocked):
         TypeError: a leaf has no dense layout.
     """
 
-    def __init__(self, tensors: list[Tensor] | None = None) -> None:
-        super().__init__(Block(torch.UntypedStorage))
-        self.tensors: list[Tensor] = [] if tensors is None else tensors
-        self.places: dict[str, list[int]] = {}
+    resident = True
 
-    def _begin(self) -> Sketch:
-        return Sketch(self.tensors)
+    def __init__(self, root: Sketch | None = None) -> None:
+        self.tensors: list[Tensor] = [] if root is None else root.tensors
+        self.blank: set[int] = set() if root is None else root.blank
+        self.apart: set[int] = set() if root is None else root.apart
+        self.places: dict[str, list[int]] = {}
+        self.meta = Record()
+        self._leaves: dict[str, Tensor] = {}
+        self._children: dict[str, Sketch] = {}
+        self._keys: dict[str, Child] = {}
 
     def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        self.blank.add(len(self.tensors))
         return self._keep(key, torch.zeros((), dtype=dtype).expand(tuple(shape)))
 
     def write(self, key: str, tensor: Tensor) -> Tensor:
-        if not tensor.is_nested and tensor.layout is not torch.strided:
+        if tensor.is_nested:
+            self.apart.add(len(self.tensors) + 1)
+        elif tensor.layout is not torch.strided:
             raise TypeError(f"cannot place the leaf at key {key!r} of layout {tensor.layout}; make it dense first")
         return self._keep(key, tensor.detach())
 
     def _keep(self, key: str, leaf: Tensor) -> Tensor:
-        pieces = list(parts(leaf)[:2]) if leaf.is_nested else [leaf]
-        self.places[key] = list(range(len(self.tensors), len(self.tensors) + len(pieces)))
-        self.tensors += pieces
-        self._children.pop(key, None)
+        number = len(self.tensors)
+        if leaf.is_nested:
+            self.places[key] = [number, number + 1]
+            self.tensors += parts(leaf)[:2]
+        else:
+            self.places[key] = [number]
+            self.tensors.append(leaf)
         self._leaves[key] = leaf
         self._keys[key] = "leaf"
         return leaf
 
-    def specs(self) -> list[Spec]:
-        """Return the shapes and dtypes of all tensors of the tree, in order."""
-        return list(map(spec_of, self.tensors))
+    def read(self, key: str) -> Tensor:
+        return self._leaves[key]
+
+    def leaves(self) -> dict[str, Tensor]:
+        return self._leaves
+
+    def keys(self) -> dict[str, Child]:
+        return self._keys
+
+    def child(self, key: str) -> Sketch:
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = Sketch(self)
+            self._keys[key] = "node"
+        return child
+
+    def nodes(self) -> list[Sketch]:
+        """Return the child nodes, in order."""
+        return list(self._children.values())
 
     def entries(self) -> dict[str, Entry]:
         """Return what a `meta.json` says of each child."""
@@ -79,16 +101,6 @@ class Sketch(Blocked):
             found[key] = entry = self._entry(key, kind, taken)
             taken.update(map(layout.folded, entry.files))
         return found
-
-    def node(self, key: str) -> Sketch:
-        """Return the child node at a key."""
-        child = self._children[key]
-        assert isinstance(child, Sketch)
-        return child
-
-    def nodes(self) -> list[Sketch]:
-        """Return the child nodes, in order."""
-        return [self.node(key) for key, kind in self._keys.items() if kind == "node"]
 
     def _entry(self, key: str, kind: Child, taken: set[str]) -> Entry:
         if kind == "node":
@@ -117,15 +129,17 @@ def arrange(sketch: Sketch, layout: str | None = None) -> tuple[list[Slot], int]
     """
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be 'rows' or None, got {layout!r}")
-    specs = sketch.specs()
-    beside = sorted(_with_rows(sketch, _row_count(sketch))) if layout else []
+    specs = list(map(spec_of, sketch.tensors))
+    if layout is None:
+        return slots_of(specs)
+    beside = sorted(_with_rows(sketch, _row_count(sketch)))
     starts, stride = record([specs[number] for number in beside])
-    slots = {number: Slot(start, stride) for number, start in zip(beside, starts)}
+    found = {number: Slot(start, *specs[number], stride) for number, start in zip(beside, starts)}
+    others = [number for number in range(len(specs)) if number not in found]
     end = padded(stride * specs[beside[0]][0][0]) if beside else 0
-    others = [number for number in range(len(specs)) if number not in slots]
-    starts, total = offsets([specs[number] for number in others])
-    slots |= {number: Slot(end + start) for number, start in zip(others, starts)}
-    return [slots[number] for number in range(len(specs))], end + total
+    after, end = slots_of([specs[number] for number in others], end)
+    found |= zip(others, after)
+    return [found[number] for number in range(len(specs))], end
 
 
 def _row_count(node: Sketch) -> int:
@@ -149,31 +163,28 @@ def _with_rows(node: Sketch, count: int) -> Iterator[int]:
         yield from _with_rows(child, count)
 
 
-def pour(tensors: Sequence[Tensor], slots: Sequence[Slot], storage: torch.UntypedStorage) -> list[Tensor]:
-    """Copy tensors to their slots in a block, and return those there."""
-    room = [view(storage, slot.start, *spec_of(tensor), slot.stride) for tensor, slot in zip(tensors, slots)]
-    with torch.no_grad():
-        if room:
-            torch._foreach_copy_(room, list(tensors))
-    return room
-
-
 def memory_of(sketch: Sketch) -> Laid:
     """Return the place of a tree in a block of memory that its tensors were copied to."""
     slots, total = arrange(sketch)
-    return Laid(sketch, pour(sketch.tensors, slots, torch.UntypedStorage(total)))
+    return laid(sketch, slots, pour(sketch.tensors, slots, torch.UntypedStorage(total)))
 
 
-def laid(sketch: Sketch, slots: Sequence[Slot], storage: torch.UntypedStorage, **about: Any) -> Laid:
-    """Return the place of a tree whose tensors are in their slots in a mapped file, and note them at its home."""
-    home: Any = storage
-    pieces = []
-    for (start, stride), tensor in zip(slots, sketch.tensors):
-        shape, dtype = spec_of(tensor)
-        home._home.note(start, shape)
-        pieces.append(view(storage, start, shape, dtype, stride))
-        if stride:
-            home._home.records = (min(slots).start, stride, shape[0])
+def laid(sketch: Sketch, slots: Sequence[Slot], pieces: Sequence[Tensor], *, block: bool = True, **about: Any) -> Laid:
+    """Return the place of a tree whose tensors are in their slots in a block, and note them there.
+
+    Args:
+        sketch: the tree.
+        slots: where its tensors lie.
+        pieces: the tensors there.
+        block: whether the leaves are one block, which travels as one piece.
+        **about: what users are told of the place.
+    """
+    if pieces:
+        storage: Any = pieces[0].untyped_storage()
+        if hasattr(storage, "_home"):
+            storage._home.note_all(slots)
+        if block:
+            pieces_of(storage).update((s.start, s.nbytes) for at, s in enumerate(slots) if at not in sketch.apart)
     return Laid(sketch, pieces, about)
 
 
@@ -191,14 +202,14 @@ class Laid:
         self.meta: Record | None = None
 
     def write(self, key: str, tensor: Tensor) -> Tensor:
-        pieces = [self._pieces[number] for number in self._sketch.places[key]]
-        if not pieces[0].is_cpu and self._sketch.meta.kind == "strings":
+        values, *sizes = self._sketch.places[key]
+        leaf = self._pieces[values]
+        if not leaf.is_cpu and self._sketch.meta.kind == "strings":
             return tensor  # strings are read by the CPU
-        mark(pieces[0])
-        if not tensor.is_nested:
-            return pieces[0]
+        if not sizes:
+            return leaf
         dim = 0 if tensor.layout is torch.strided else tensor._ragged_idx  # type: ignore[attr-defined]
-        return whole(Parts(pieces[0], pieces[1], dim))
+        return whole(Parts(leaf, self._pieces[sizes[0]], dim))
 
     def child(self, key: str) -> Laid:
-        return Laid(self._sketch.node(key), self._pieces, self._about)
+        return Laid(self._sketch.child(key), self._pieces, self._about)
