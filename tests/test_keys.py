@@ -370,3 +370,12 @@ def test_select_and_exclude_part_the_keys(values: dict[str, int], data: Any) -> 
     chosen = data.draw(st.lists(st.sampled_from(sorted(values)), unique=True))
     assert set(td.select(*chosen).keys()) == set(chosen)
     assert set(td.exclude(*chosen).keys()) == set(values) - set(chosen)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("key", ["b", ("n", "b")])
+def test_an_update_with_one_wrong_value_changes_nothing(key: Any, inplace: bool) -> None:
+    td = TensorDict({"a": torch.zeros(2), "b": torch.zeros(2), "n": {"b": torch.zeros(2)}}, [2])
+    with pytest.raises(RuntimeError, match="'b'"):
+        td.update({"a": torch.ones(2), key: torch.ones(3)}, inplace=inplace)
+    assert not td.any()

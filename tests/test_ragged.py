@@ -26,6 +26,7 @@ from tensordict import (
     dense_stack_tds,
     lazy_stack,
     maybe_dense_stack,
+    merge_tensordicts,
     pad,
     pad_sequence,
     unpad_sequence,
@@ -847,3 +848,94 @@ def test_padding_keeps_keys_of_some_members() -> None:
     ).to_padded_tensor(-1)
     assert padded["a"].tolist() == [[1, 1], [1, -1]]
     assert padded["c"].tolist() == [3, -1] and padded["b"].tolist() == [[-1, -1], [1, 1]]
+
+
+def ragged(*lengths: int, plus: float = 0.0) -> LazyStackedTensorDict:
+    """A stack of a ragged and a dense value, on two levels."""
+    rows = [{"a": torch.full((n,), n + plus), "b": torch.tensor(n + plus)} for n in lengths]
+    return lazy_stack([TensorDict({**row, "n": {"a": row["a"] * 10}}) for row in rows])
+
+
+def in_lists(stack: Any) -> dict[Any, list[Any]]:
+    return {key: [row[key].tolist() for row in stack.unbind(0)] for key in sorted(stack.keys(True, True), key=str)}
+
+
+RAGGED_UPDATES: dict[str, Callable[[Any, Any], Any]] = {
+    "update": lambda td, other: td.update(other),
+    "update in place": lambda td, other: td.update(other, inplace=True),
+    "update with clones": lambda td, other: td.update(other, clone=True),
+    "update_": lambda td, other: td.update_(other),
+    "replace": lambda td, other: td.replace(other),
+    "copy_": lambda td, other: td.copy_(other),
+    "assign": lambda td, other: td.__setitem__(slice(None), other) or td,
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("word", RAGGED_UPDATES)
+def test_a_ragged_stack_takes_the_values_of_another(word: str, nested: bool) -> None:
+    mine, other = ragged(1, 2, 3), ragged(1, 2, 3, plus=0.5)
+    if not nested:
+        assert in_lists(RAGGED_UPDATES[word](mine, other)) == in_lists(other)
+        return
+    outer = TensorDict({"s": mine, "x": torch.zeros(3)}, [3])
+    made = RAGGED_UPDATES[word](outer, TensorDict({"s": other, "x": torch.ones(3)}, [3]))
+    assert in_lists(made["s"]) == in_lists(other)
+    assert made["x"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_update_of_a_ragged_stack_takes_some_keys_only_if_asked() -> None:
+    mine = ragged(1, 2).update(ragged(3, 4), keys_to_update=["b", ("n", "a")])
+    assert [row["a"].shape[0] for row in mine.unbind(0)] == [1, 2]
+    assert [row["n", "a"].shape[0] for row in mine.unbind(0)] == [3, 4]
+    assert mine["b"].tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_an_update_that_a_member_refuses_changes_no_member(inplace: bool) -> None:
+    mine = lazy_stack([TensorDict({"a": torch.zeros(2), "b": torch.zeros(2)}, [2]) for _ in range(2)])
+    good = TensorDict({"a": torch.ones(2), "b": torch.ones(2)}, [2])
+    bad = TensorDict({"a": torch.ones(2), "b": torch.ones(2, 3)}, [2])
+    other = lazy_stack([good, bad])
+    if inplace:
+        with pytest.raises(RuntimeError, match="'b'"):
+            mine.update(other, inplace=True)
+    else:
+        mine[1].lock_()
+        with pytest.raises(RuntimeError, match="locked"):
+            mine.update(other)
+    assert all((row == 0).all() for row in mine.unbind(0))
+
+
+def test_merging_ragged_stacks_keeps_what_the_first_has() -> None:
+    merged = merge_tensordicts(ragged(1, 2), ragged(3, 4).rename_key_("b", "c"))
+    assert in_lists(merged)["a"] == [[1.0], [2.0, 2.0]]
+    assert merged["c"].tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_ragged_tensors_is_one_for_each_member(kind: type) -> None:
+    rows = kind([torch.ones(2), torch.ones(1), torch.ones(4)])
+    by_set, by_item, by_update = ragged(1, 2, 3), ragged(1, 2, 3), ragged(1, 2, 3)
+    by_set.set("c", rows)
+    by_item["n", "c"] = rows
+    by_update.update({"a": rows})
+    assert [row["c"].shape[0] for row in by_set.unbind(0)] == [2, 1, 4]
+    assert [row["n", "c"].shape[0] for row in by_item.unbind(0)] == [2, 1, 4]
+    assert [row["a"].shape[0] for row in by_update.unbind(0)] == [2, 1, 4]
+    assert by_set.get("c", as_list=True)[2].tolist() == [1.0] * 4
+
+
+def test_what_is_known_of_a_ragged_stack_without_joining_it() -> None:
+    stack = ragged(1, 2, 3)
+    assert stack.get_item_shape("a") == torch.Size([3, -1])
+    assert stack.get_item_shape(("n", "a")) == torch.Size([3, -1])
+    assert stack.get_item_shape("b") == torch.Size([3])
+    assert not stack.is_contiguous()
+    assert type(stack.empty()) is LazyStackedTensorDict
+    assert stack.empty().batch_size == torch.Size([3])
+    assert in_lists(stack.empty().set("a", [torch.ones(1), torch.ones(2), torch.ones(3)]))["a"][1] == [1.0, 1.0]
+    assert list(stack.empty(recurse=True).keys()) == ["n"]
+    assert stack.fill_("a", 7.0).get("a", as_list=True)[1].tolist() == [7.0, 7.0]
+    with pytest.raises(KeyError, match="'zz'"):
+        stack.fill_("zz", 1.0)

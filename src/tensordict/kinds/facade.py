@@ -135,8 +135,12 @@ class Facade(TensorCollection):
     def _read_at(self, key: str, index: Any) -> Any:
         return self._inner._read_at(key, index)
 
-    def _shape_at(self, key: str) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self._inner._shape_at(key)
+    def _sides(self, source: Any) -> Sequence[tuple[Any, Any]]:
+        sides: Sequence[tuple[Any, Any]] = self._inner._sides(source)
+        return sides
+
+    def _shape_at(self, key: str, differs: Callable[[Any], int] = max) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self._inner._shape_at(key, differs)
         return shape
 
     def _write_at(self, key: str, value: Any, index: Any) -> None:

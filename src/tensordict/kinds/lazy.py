@@ -17,15 +17,14 @@ from tensordict.aliases import NO_DEFAULT, Batch, Call, DeviceLike, Names, Neste
 from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, check_rows, plan
-from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.dense import _at_once
+from tensordict.kinds.members import Members
 from tensordict.kinds.route import Route, apart, fitted
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.convert import completed
 from tensordict.ops.fit import writable
 from tensordict.ops.join import alike
 from tensordict.ops.listing import RowList
-from tensordict.ops.ragged import jagged, padded
 from tensordict.ops.store import LOADERS, NodeHome, node_home, open_room
 from tensordict.storage.base import Record
 
@@ -38,7 +37,7 @@ _ALL = slice(None)
 
 
 @final
-class LazyStackedTensorDict(TensorDictBase):
+class LazyStackedTensorDict(Members):
     """Stack tensordicts along a dim without copying: each keeps its own memory, keys and shapes.
 
     Args:
@@ -162,8 +161,12 @@ class LazyStackedTensorDict(TensorDictBase):
     def _shown(self, child: Any) -> Any:
         return child if self._hook_out is None else self._hook_out(child)
 
-    def _door(self, key: str, value: Any) -> Any:
-        return super()._door(key, value if self._hook_in is None else self._hook_in(value))
+    def _sides(self, source: Any) -> Sequence[tuple[Any, Any]]:
+        """Return each member with that of another lazy stack, in which values differ in shape, perhaps."""
+        bare = source._bare() if isinstance(source, Core) else None
+        if type(bare) is not LazyStackedTensorDict or bare.stack_dim != self.stack_dim:
+            return ()
+        return self._rows((bare,))
 
     def valid_keys(
         self,
@@ -476,6 +479,21 @@ class LazyStackedTensorDict(TensorDictBase):
     def _like(self, children: dict[str, Any], meta: Meta) -> Any:
         return self._dense_kind(children, meta.batch, meta.device, meta.names and list(meta.names))
 
+    def _emptied(self, meta: Meta) -> Any:
+        if meta.batch != self._meta.batch:
+            return super()._emptied(meta)
+        return self._again([m.empty() for m in self._tensordicts])._stamp(meta)
+
+    def is_contiguous(self) -> bool:
+        """Return False: the rows lie in the memory of each member; `contiguous` joins them.
+
+        Examples:
+            >>> from tensordict import TensorDict, lazy_stack
+            >>> lazy_stack([TensorDict({"a": 1}), TensorDict({"a": 2})]).is_contiguous()
+            False
+        """
+        return False
+
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         once = {id(m): m for m in self._tensordicts}  # one may be there twice
         made = {at: m._restructure(call) for at, m in once.items()}
@@ -625,56 +643,6 @@ class LazyStackedTensorDict(TensorDictBase):
             super()._write_at(key, value, index)
             return
         Route(self, plan(index, self._shape_at(key))).write_leaf(key, writable(value))
-
-    def _shape_at(self, key: str) -> tuple[int, ...]:
-        """Return the shape of a value; of sizes in which members differ, the greatest."""
-        shapes = [m._shape_at(key) for m in self._tensordicts]
-        return dims.insert(tuple(map(max, zip(*shapes))), self.stack_dim, len(shapes))
-
-    def _given(self) -> Any:
-        """Return rows of objects as lists, where the numbers of rows differ; whatever else as it is."""
-        return RowList(self) if self._tensordicts[0]._is_non_tensor else self
-
-    # ---- repr and ragged values
-
-    def _extra_repr(self) -> list[str]:
-        common = set(self._keys())
-        own = {at: sorted(set(m._keys()) - common) for at, m in enumerate(self._tensordicts)}
-        some = {at: keys for at, keys in own.items() if keys}
-        return [f"stack_dim={self.stack_dim}", *([f"not_in_all={some}"] if some else [])]
-
-    def _brief(self, depth: int, level: int) -> str:
-        columns = all(m._is_non_tensor for m in self._tensordicts)
-        return self._tensordicts[0]._brief(depth, level) if columns else super()._brief(depth, level)
-
-    def _peek(self, key: str) -> Any:
-        parts = [m._peek(key) for m in self._tensordicts]
-        if isinstance(parts[0], str):
-            return parts[0]
-        if isinstance(parts[0], Tensor) and len({(part.shape, part.dtype) for part in parts}) > 1:
-            first, depth = parts[0], len(self._meta.batch) - 1
-            same = all(part.ndim == first.ndim for part in parts)
-            sizes = zip(*(part.shape[depth:] for part in parts), strict=True) if same else ()
-            return f"{first.dtype}{[size[0] if len(set(size)) == 1 else -1 for size in sizes]}".removeprefix("torch.")
-        return self._get(key)
-
-    def _read_as(self, key: str, **options: Any) -> Any:
-        """Return the values of the members as a list, as a nested tensor, or padded to one shape."""
-        if not any(options.get(f"as_{how}") for how in ("list", "nested_tensor", "padded_tensor")):
-            return self._get(key)
-        parts = self._parts(key)
-        if options.get("as_list"):
-            return parts
-        if not all(isinstance(part, Tensor) and not part.is_nested for part in parts):
-            raise TypeError(f"only plain tensors are nested or padded, got others at key {key!r}; use as_list=True")
-        try:
-            if options.get("as_nested_tensor"):
-                jag = options.get("layout") in (None, torch.jagged)
-                return jagged(parts) if jag else torch.nested.as_nested_tensor(parts, layout=options["layout"])
-            value, side = options.get("padding_value", 0.0), options.get("padding_side", "right")
-            return padded(parts, value, side).movedim(0, self.stack_dim)
-        except errors.ShapeMismatch as error:
-            raise errors.ShapeMismatch(f"at key {key!r}: {error}") from None
 
     # ---- what only a list of members has
 

@@ -415,10 +415,10 @@ class Convert(Facts):
 
         Examples:
             >>> from tensordict import TensorDict
-            >>> TensorDict({"a": {"b": 1}}).state_dict()
+            >>> dict(TensorDict({"a": {"b": 1}}).state_dict())
             {'a.b': tensor(1)}
         """
-        found: dict[str, Any] = {} if destination is None else destination
+        found: dict[str, Any] = collections.OrderedDict() if destination is None else destination
         for key, child in walk.shown_pairs(self):
             name = prefix + key
             if isinstance(child, Tensor):

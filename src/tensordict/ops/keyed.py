@@ -239,20 +239,24 @@ class Keyed(Facts):
         path = unravel_key_to_tuple(key)
         if inplace and walk.find(self, path) is not None:
             return self.set_(key, item, non_blocking=non_blocking)
+        node, at, child = self._opened(path, item)
+        for part in path[at:-1]:
+            node._set(part, node._door(part, {}))
+            node = node._get(part)
+        node._set(path[-1], child)
+        return self
+
+    def _opened(self, path: tuple[str, ...], item: Any) -> tuple[Any, int, Any]:
+        """Return the last node that there is on a path, its depth, and a value as a child there."""
         node: Any = self
-        at, last = 0, path[-1]
+        at = 0
         for part in path[:-1]:
             if part not in node._keys():
                 break
             child = node._get(part)
             node, at = child if isinstance(child, Core) else enter(node, part), at + 1
-        node._gate("set key {!r}", key)  # it is locked if one above is
-        child = node._door(last, item)  # raises before any level is made
-        for part in path[at:-1]:
-            node._set(part, node._door(part, {}))
-            node = node._get(part)
-        node._set(last, child)
-        return self
+        node._gate("set key {!r}", path if len(path) > 1 else path[0])  # it is locked if one above is
+        return node, at, node._door(path[-1], item)
 
     def __delitem__(self, key: NestedKey) -> None:
         self.del_(key)
@@ -293,11 +297,16 @@ class Keyed(Facts):
             >>> td.set_("x", torch.ones(2))["x"]
             tensor([1., 1.])
         """
+        with _named(key):
+            node, plan, value = self._beside(key, item)
+            node._write(plan, value)
+        return self
+
+    def _beside(self, key: NestedKey, item: Any) -> tuple[Any, indexing.Plan, Any]:
+        """Return the node that has a key, the plan of all its rows, and a value for the key as a node like it."""
         node, last = self._holder(key)
         _require(node, last)
-        with _named(key):
-            node._write(node._plan(()), node._dense_kind({last: item}, node._meta.batch))
-        return self
+        return node, node._plan(()), node._dense_kind({last: item}, node._meta.batch)
 
     def set_at_(self, key: NestedKey, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
         """Copy a value into rows of the one that is there, those that `get_at` reads; return self.
@@ -336,8 +345,8 @@ class Keyed(Facts):
     def _read_at(self, key: str, index: Any) -> Any:
         return self._found(key)[index]
 
-    def _shape_at(self, key: str) -> tuple[int, ...]:
-        """Return the shape of a value without reading it."""
+    def _shape_at(self, key: str, differs: Callable[[Any], int] = max) -> tuple[int, ...]:
+        """Return the shape of a value without reading it; `differs` says what sizes that are not shared become."""
         return coerce.shape_of(self._look(key))
 
     def _write_at(self, key: str, value: Any, index: Any) -> None:
@@ -423,10 +432,14 @@ class Keyed(Facts):
         """
         if update_batch_size:
             _take_batch(self, input_dict_or_td)
-        if kwargs or keys_to_update is not None:
-            chosen, wanted = _picked(input_dict_or_td, kwargs, keys_to_update)
-        else:
-            chosen, wanted = _entries(input_dict_or_td), None
+        sides = () if kwargs else self._sides(input_dict_or_td)
+        if sides:
+            self._admit_all(input_dict_or_td, keys_to_update, inplace, is_leaf)
+            options: dict[str, Any] = {"non_blocking": non_blocking, "keys_to_update": keys_to_update}
+            for mine, theirs in sides:
+                mine.update(theirs, clone, inplace, is_leaf=is_leaf, **options)
+            return self
+        chosen, wanted = _picked(input_dict_or_td, kwargs, keys_to_update)
         if not (inplace or clone) and self._set_leaves(chosen):
             return self
         self._doors(chosen, inplace, is_leaf)
@@ -439,6 +452,10 @@ class Keyed(Facts):
             below = _below(key, wanted)
             merge.update(value, clone, inplace, non_blocking=non_blocking, keys_to_update=below, is_leaf=is_leaf)
         return self
+
+    def _sides(self, source: Any) -> Sequence[tuple[Any, Any]]:
+        """Return each of my parts with its part of a source, where the two have parts that need not be joined."""
+        return ()
 
     def _set_leaves(self, pairs: Iterable[tuple[Any, Any]]) -> bool:
         """Set pairs if all are plain keys and tensors; tell whether it is done. All pass the door before any is set."""
@@ -453,17 +470,26 @@ class Keyed(Facts):
             self._set(key, child)
         return True
 
+    def _admit_all(self, source: Any, keys: Sequence[NestedKey] | None, inplace: bool, is_leaf: IsLeaf | None) -> None:
+        """Raise, before anything is set, if a value of a source does not pass its door."""
+        sides = self._sides(source)
+        if not sides:
+            self._doors(_picked(source, {}, keys)[0], inplace, is_leaf)
+        for mine, theirs in sides:
+            mine._admit_all(theirs, keys, inplace, is_leaf)
+
     def _doors(self, pairs: Iterable[tuple[Any, Any]], inplace: bool, is_leaf: IsLeaf | None = None) -> None:
-        """Pass all doors before anything is set, so that a wrong value changes nothing."""
         for key, value in pairs:
-            if type(key) is not str or inplace:
-                continue
             merge = None if isinstance(value, Tensor) else self._merge(key, value, is_leaf)
-            if merge is None:
-                self._gate("set key {!r}", key)
-                self._door(key, value)
+            if merge is not None:
+                merge._admit_all(value, None, inplace, is_leaf)
+                continue
+            path = unravel_key_to_tuple(key)
+            if inplace and walk.find(self, path) is not None:
+                node, plan, item = self._beside(path, value)
+                node._admit(plan, item)
             else:
-                merge._doors(_entries(value), inplace, is_leaf)
+                self._opened(path, value)
 
     def _merge(self, key: Any, value: Any, is_leaf: IsLeaf | None = None) -> Any:
         """Return the node at a key that a nested mapping is merged into, or None when the value replaces it."""
@@ -554,7 +580,9 @@ class Keyed(Facts):
             >>> TensorDict({"x": torch.zeros(2)}, [2]).fill_("x", 3.0)["x"]
             tensor([3., 3.])
         """
-        child = self._found(key)
+        holder, last = self._holder(key)
+        _require(holder, last)
+        child = holder._look(last)
 
         def call(v: Any) -> Any:
             return v._each(call) if isinstance(v, Core) else v.fill_(value)
@@ -562,7 +590,7 @@ class Keyed(Facts):
         if isinstance(child, Core):
             call(child)
         else:
-            self.set_(key, torch.full_like(child, value))
+            holder._write_at(last, value, ())
         return self
 
     # ---- functions of users

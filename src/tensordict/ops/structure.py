@@ -170,13 +170,16 @@ class Structure(Keyed):
             meta = meta._replace(device=None if device is None else torch.device(device))
         if names is not NO_DEFAULT:
             meta = meta._replace(names=as_names(names, len(meta.batch)))
-        node: Any = self._like({}, meta)
+        node: Any = self._emptied(meta)
         if recurse:
             for key in self._keys():
-                child = self._get(key)
+                child = self._look(key)
                 if isinstance(child, Core) and not child._is_non_tensor:
                     node._set(key, child.empty(True))  # type: ignore[attr-defined]
         return node  # type: ignore[no-any-return]
+
+    def _emptied(self, meta: Meta) -> Any:
+        return self._like({}, meta)
 
     def split_keys(
         self,
@@ -538,7 +541,7 @@ class Structure(Keyed):
         return type(found)
 
     def get_item_shape(self, key: NestedKey) -> torch.Size:
-        """Return the shape of a value.
+        """Return the shape of a value; sizes in which the members of a lazy stack differ are -1.
 
         Args:
             key: the key.
@@ -549,7 +552,8 @@ class Structure(Keyed):
             >>> TensorDict({"a": torch.zeros(2, 3)}, [2]).get_item_shape("a")
             torch.Size([2, 3])
         """
-        return self._found(key).shape  # type: ignore[no-any-return]
+        holder, last = self._holder(key)
+        return torch.Size(holder._shape_at(last, lambda sizes: -1))
 
     @property
     def sorted_keys(self) -> list[str]:

@@ -255,7 +255,10 @@ def merge_tensordicts(*tensordicts: C, callback_exist: Callable[..., Any] | None
 
 def _take_new(node: Any, other: Any) -> None:
     """Set what another node has at keys where there is nothing yet; what is there stays, whatever it is."""
-    for key, value in other.items():
+    sides = node._sides(other)
+    for mine, theirs in sides:
+        _take_new(mine, theirs)
+    for key, value in () if sides else other.items():
         below = not isinstance(value, Tensor) and not value._is_non_tensor
         if key not in node._keys():
             node.set(key, value.clone(False) if below else value)
