@@ -169,6 +169,16 @@ def test_ragged_values_say_how_to_read_them() -> None:
     assert [part.shape[0] for part in ragged.get("x", as_list=True)] == [1, 2]
 
 
+@pytest.mark.parametrize("values", [(torch.ones(1), "a"), ("a", torch.ones(1)), (torch.ones(1), TensorDict({}))])
+def test_tensors_and_other_values_at_one_key_are_read_one_by_one(values: Any) -> None:
+    stack = lazy_stack([TensorDict({"x": value, "y": 1}) for value in values])
+    assert "x: mixed" in repr(stack)
+    assert stack["y"].tolist() == [1, 1]
+    with pytest.raises(TypeError, match=r"'x': some are tensors.*as_list=True"):
+        stack["x"]
+    assert len(stack.get("x", as_list=True)) == 2
+
+
 def test_joining_is_refused_before_anything_is_joined() -> None:
     one, two = dense(), dense()
     before = snapshot(one)

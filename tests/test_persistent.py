@@ -747,7 +747,14 @@ WRONG: dict[str, list[Any]] = {
         {"version": "1"},
         {"version": 1, "batch_size": [-1]},
         {"version": 1, "names": ["a"]},
+        {"version": 1, "kind": "packed"},
+        {"version": 1, "kind": "lazy"},
+        {"version": 1, "kind": 3},
+        {"version": 1, "keys": [[]]},
+        {"version": 1, "class": 3},
+        {"version": 1, "batch_size": [1 << 70]},
     ],
+    "__tensordict_str__": [True],
     "__tensordict_dtype__": ["torch.nothing", [3], "float32", "torch.bfloat16", "torch.float8_e5m2"],
     "__tensordict_non_tensor__": ["json", {}, {"encoding": "code"}],
 }
@@ -761,6 +768,38 @@ def test_malformed_attributes_are_named(backend: str, name: str, value: Any, tmp
     stored._room.store.mark(root if name == "__tensordict__" else root["y"], name, value)
     stored.close()
     with pytest.raises(ValueError, match=name):
+        reopen(backend, tmp_path)
+
+
+@every_backend
+def test_attributes_that_are_gone_or_of_others_change_no_value(backend: str, tmp_path: pathlib.Path) -> None:
+    td = TensorDict({"s": NonTensorStack({"a": 1}, {"b": 2}), "k" * 300: torch.ones(2), "n": {"y": torch.ones(2)}}, [2])
+    path = tmp_path / f"data.{backend}"
+    (td.to_h5 if backend == "h5" else td.to_zarr)(path).close()
+
+    def change(call: Any) -> Any:
+        if backend == "zarr":
+            return call(zarr.open_group(path, mode="r+"))
+        with h5py.File(path, "r+") as file:
+            return call(file)
+
+    change(lambda root: root["s"].attrs.__delitem__("__tensordict_stack__"))  # else it were the value of the first row
+    with pytest.raises(ValueError, match=r"'s'.*'__tensordict_non_tensor__' is for one value"):
+        reopen(backend, tmp_path)
+    change(lambda root: root["s"].attrs.__setitem__("__tensordict_stack__", [2]))
+    if backend == "h5":
+        change(lambda root: root["n"].attrs.__setitem__("__tensordict__", '{"version": 1, "batch_size": [3]}'))
+        with pytest.raises(RuntimeError, match="'y'"):
+            reopen(backend, tmp_path)
+        change(lambda root: root["n"].attrs.__delitem__("__tensordict__"))
+        change(lambda root: root.attrs.create("units", h5py.Empty("f4")))
+        change(lambda root: root.create_group("%FF"))
+        stored = reopen(backend, tmp_path)
+        assert set(stored.keys()) == {*td.keys(), "%FF"}
+        stored.close()
+    name = next(name for name in change(list) if name.startswith("%-"))
+    change(lambda root: root[name].attrs.__setitem__("__tensordict_key__", "another"))
+    with pytest.raises(ValueError, match=r"'__tensordict_key__'.*'another'"):
         reopen(backend, tmp_path)
 
 

@@ -18,7 +18,7 @@ from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, check_rows, plan
 from tensordict.kinds.dense import _at_once
-from tensordict.kinds.members import Members
+from tensordict.kinds.members import Members, mixed
 from tensordict.kinds.route import Route, apart, fitted
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.convert import completed
@@ -373,10 +373,17 @@ class LazyStackedTensorDict(Members):
 
     def _get(self, key: str) -> Any:
         parts = self._parts(key)
-        if not isinstance(parts[0], Tensor):
-            return self._named(parts[0]._lazily(parts, self.stack_dim))
         try:
+            if not isinstance(parts[0], Tensor):
+                return self._named(parts[0]._lazily(parts, self.stack_dim))
             return torch.stack(parts, self.stack_dim)
+        except (AttributeError, TypeError) as error:
+            if not mixed(parts):
+                raise
+            raise TypeError(
+                f"cannot stack the values at key {key!r}: some are tensors, and others are not. "
+                f"Read them with get({key!r}, as_list=True)."
+            ) from error
         except RuntimeError as error:
             shapes = sorted({tuple(shape_of(part)) for part in parts})
             if len(shapes) == 1 and -1 not in shapes[0]:
@@ -709,4 +716,6 @@ class LazyStackedTensorDict(Members):
 
 
 Core._lazy_kind = LazyStackedTensorDict
+
+
 LOADERS["lazy"] = LazyStackedTensorDict._open

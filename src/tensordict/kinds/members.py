@@ -16,6 +16,11 @@ from tensordict.ops.listing import RowList
 from tensordict.ops.ragged import jagged, padded
 
 
+def mixed(parts: Sequence[Any]) -> bool:
+    """Tell whether some values are tensors, and others are not."""
+    return len({isinstance(part, Tensor) for part in parts}) > 1
+
+
 class _Column(list[Any]):
     """One value for each member of a lazy stack, in place of a tensor that would hold all of them."""
 
@@ -70,8 +75,8 @@ class Members(TensorDictBase):
 
     def _peek(self, key: str) -> Any:
         parts = [m._peek(key) for m in self._tensordicts]
-        if isinstance(parts[0], str):
-            return parts[0]
+        if isinstance(parts[0], str) or mixed(parts):
+            return parts[0] if isinstance(parts[0], str) else "mixed"
         if isinstance(parts[0], Tensor) and len({(part.shape, part.dtype) for part in parts}) > 1:
             first, depth = parts[0], len(self._meta.batch) - 1
             same = all(part.ndim == first.ndim for part in parts)

@@ -17,7 +17,7 @@ from tensordict.kinds.nontensor import NonTensorData, NonTensorStack
 from tensordict.kinds.window import Stored
 from tensordict.meta import Meta, as_batch
 from tensordict.ops.persist import common_batch, opened, stored
-from tensordict.ops.store import LOADERS, node_home, open_room
+from tensordict.ops.store import LOADERS, node_home, open_tree
 from tensordict.storage.arrays import Arrays, Slot, Terms, encoding_of, require_plain
 from tensordict.storage.base import Record
 
@@ -283,9 +283,10 @@ class PersistentTensorDict(Stored):
         """Return the node under a key; it is opened once, so that it can be locked."""
         node = self._children.get(key)
         if node is None:
-            node, batch = open_room(self._room.child(key)), self._meta.batch
-            if node._meta.batch[: len(batch)] != batch:
+            node, batch = open_tree(self._room.child(key)), self._meta.batch
+            if node._meta.batch[: len(batch)] != batch and type(node) is PersistentTensorDict:
                 node._meta = node._meta._replace(batch=batch)  # an empty group, which says nothing
+                node._check()
             if self._locked:
                 node._spread_lock(())
             self._children[key] = node

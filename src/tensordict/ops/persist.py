@@ -11,7 +11,7 @@ from tensordict import dims
 from tensordict.aliases import Batch, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
-from tensordict.ops.store import open_room
+from tensordict.ops.store import open_room, open_tree
 from tensordict.storage.arrays import Arrays, Store, Terms
 from tensordict.storage.hdf5 import HDF5
 from tensordict.storage.saving import replacing
@@ -108,7 +108,7 @@ class Persist(Facts):
             torch.Size([3])
         """
         room = Arrays(HDF5(filename, mode, {}), "", Terms(as_stack=non_tensor_as_stack))
-        return _sized(cls._received(open_room(room)), auto_batch_size, batch_dims, batch_size)
+        return _sized(cls._received(open_tree(room)), auto_batch_size, batch_dims, batch_size)
 
     @classmethod
     def from_zarr(
@@ -137,7 +137,7 @@ class Persist(Facts):
             tensor([0, 1, 2])
         """
         room = Arrays(Zarr(filename, mode, {}), "", Terms(bool(allow_pickle), None, non_tensor_as_stack))
-        return _sized(cls._received(open_room(room)), auto_batch_size, batch_dims, batch_size)
+        return _sized(cls._received(open_tree(room)), auto_batch_size, batch_dims, batch_size)
 
 
 def _sized(node: Any, auto: bool, batch_dims: int | None, batch_size: SizeLike | None) -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from tensordict.kinds.dense import TensorDict
 from tensordict.ops.persist import opened, stored
-from tensordict.ops.store import CONTENT, open_room
+from tensordict.ops.store import CONTENT, open_tree
 from tensordict.storage import checksum, layout, survey
 from tensordict.storage.archive import Directory, open_archive
 from tensordict.storage.arrays import FORMAT as ARRAYS_FORMAT
@@ -343,13 +343,13 @@ HOMES: dict[str, Home] = {
     "h5": Home(
         _describe_arrays("h5"),
         _verify_arrays("h5"),
-        lambda path, allow_pickle: open_room(Arrays(opened("h5", path, "r", {}), "", Terms(allow_pickle))),
+        lambda path, allow_pickle: open_tree(Arrays(opened("h5", path, "r", {}), "", Terms(allow_pickle))),
         _save_arrays("h5"),
     ),
     "zarr": Home(
         _describe_arrays("zarr"),
         _verify_arrays("zarr"),
-        lambda path, allow_pickle: open_room(Arrays(opened("zarr", path, "r", {}), "", Terms(allow_pickle))),
+        lambda path, allow_pickle: open_tree(Arrays(opened("zarr", path, "r", {}), "", Terms(allow_pickle))),
         _save_arrays("zarr"),
     ),
 }

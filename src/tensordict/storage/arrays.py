@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tensordict.storage.base import Child, Record, require_key
-from tensordict.storage.layout import is_json
+from tensordict.storage.layout import DTYPES, is_json
 
 FORMAT = 1
 META, DTYPE, KEY = "__tensordict__", "__tensordict_dtype__", "__tensordict_key__"
@@ -36,7 +36,7 @@ _NUMPY = {
 }
 _TORCH = {str(dtype): torch_dtype for torch_dtype, dtype in _NUMPY.items()}
 _CARRIERS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
-_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_DTYPES = {name: dtype for name, dtype in DTYPES.items() if dtype.itemsize in _CARRIERS}
 _UNSAFE = re.compile(r"[\x00-\x20\x7f%/\\\ud800-\udfff]|^\.+$|^__|^zarr\.json$")
 _UNTEXT = re.compile("[\0\ud800-\udfff]")
 _ENCODINGS = ("text", "json", "pickle")
@@ -107,10 +107,14 @@ def name_of(key: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """Return the key that a name stands for; that of a digest is noted beside it."""
-    return _ESCAPED.sub(
-        lambda m: bytes.fromhex(m[0].replace("%", "")).decode("utf-8", "surrogatepass"), name.rstrip("%")
-    )
+    """Return the key that a name stands for; that of a digest is noted beside it, and others stand for themselves."""
+    try:
+        key = _ESCAPED.sub(
+            lambda m: bytes.fromhex(m[0].replace("%", "")).decode("utf-8", "surrogatepass"), name.rstrip("%")
+        )
+    except UnicodeDecodeError:
+        return name
+    return key if name_of(key) == name else name
 
 
 # ---- numbers
@@ -252,6 +256,12 @@ class Slot:
         marks = store.marks(array)
         text = array.dtype.kind in "OSUT"
         self.whole = STRING in marks or (VALUE in marks and STACK not in marks) or (text and not array.shape)
+        if self.whole and (math.prod(array.shape) != 1 if text else array.dtype != numpy.uint8 or array.ndim != 1):
+            name = STRING if STRING in marks else VALUE
+            raise ValueError(
+                f"{path!r} in {store.path!r}: the attribute {name!r} is for one value, and not for an array of "
+                f"{array.dtype} of shape {list(array.shape)}"
+            )
         self.encoding: str | None = None
         if text or self.whole:
             self.encoding = str(self._said(marks, VALUE, {"encoding": "text"}, _as_encoding))
@@ -312,7 +322,10 @@ class Slot:
                 f"{self._path!r} in {self._store.path!r} holds pickled objects, which can run code when loaded; pass "
                 f"allow_pickle=True to allow it"
             )
-        values = [decode(text, str(self.encoding)) for text in block.reshape(-1)]
+        try:
+            values = [decode(text, str(self.encoding)) for text in block.reshape(-1)]
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self._path!r} in {self._store.path!r} holds no {self.encoding}: {error}") from error
         return values, torch.arange(len(values)).reshape(block.shape)[local]
 
     def _texts(self, selection: Items) -> Any:
@@ -387,11 +400,11 @@ class Arrays:
                 self._listed = {}
                 return self._listed
             group = root[self.place] if self.place else root
-            marks = self.store.marks(group)
+            said = self._said()
             found = {
-                self._key(name, member, META in marks): (name, member) for name, member in self.store.members(group)
+                self._key(name, member, said is not None): (name, member) for name, member in self.store.members(group)
             }
-            order = {key: at for at, key in enumerate(marks.get(META, {}).get("keys", ()))}
+            order = {key: at for at, key in enumerate((said or {}).get("keys") or ())}
             listed = sorted(found, key=lambda key: order.get(key, len(order))) if order else found
             self._listed = {key: self._entry(*found[key]) for key in listed}
         return self._listed
@@ -399,7 +412,12 @@ class Arrays:
     def _key(self, name: str, member: Any, ours: bool) -> str:
         if not ours or "%" not in name:
             return name
-        return str(self.store.marks(member)[KEY]) if name.startswith("%-") else key_of(name)
+        if not name.startswith("%-"):
+            return key_of(name)
+        key = self.store.marks(member).get(KEY)
+        if not isinstance(key, str) or name_of(key) != name:
+            raise ValueError(f"{self.path!r}: the attribute {KEY!r} of {self._below(name)!r} is no key of it: {key!r}")
+        return key
 
     def _entry(self, name: str, member: Any) -> Slot | Arrays:
         place = self._below(name)
@@ -410,13 +428,15 @@ class Arrays:
 
     # ---- the record
 
-    def _marks(self) -> dict[str, Any]:
+    def _said(self) -> dict[str, Any] | None:
+        """Return what the record of this group says, None for a group that was not written as a tensordict."""
         root = self.store.root()
-        return self.store.marks(root[self.place] if self.place else root)
+        marks = self.store.marks(root[self.place] if self.place else root)
+        return _checked(marks[META], f"{self.place or '/'!r} in {self.path!r}") if META in marks else None
 
     def is_plain(self) -> bool:
         """Tell whether this is a group that no record gives another kind than that of a dense node."""
-        return self._slot is None and "kind" not in (self._marks().get(META) or ())
+        return self._slot is None and (self._said() or {}).get("kind") is None
 
     @property
     def meta(self) -> Record:
@@ -425,30 +445,19 @@ class Arrays:
             if self._slot.whole:
                 return Record("non-tensor", None, None, data=values[0])
             return Record("non-tensor-stack", tuple(rows.shape), None, data=_nest(values, rows.shape), stack_dim=0)
-        raw = self._marks().get(META)
-        if raw is None:
+        said = self._said()
+        if said is None:
             raise KeyError(f"{self.place or '/'!r} in {self.path!r} has no record; it was not written as a tensordict")
-        if not isinstance(raw, dict) or type(raw.get("version")) is not int:
-            raise ValueError(f"{self.path!r}: the attribute {META!r} should describe a tensordict, got {raw!r}")
-        if raw["version"] > FORMAT:
-            raise RuntimeError(
-                f"{self.path!r}: written in format version {raw['version']}, but this version reads up to {FORMAT}; "
-                f"upgrade tensordict"
-            )
-        names, batch = raw.get("names"), raw.get("batch_size")
-        wrong = batch is not None and not _is_list(batch, lambda size: type(size) is int and size >= 0)
-        wrong |= names is not None and not _is_list(names, lambda name: name is None or isinstance(name, str))
-        if wrong or (names and len(names) != len(batch or ())):
-            raise ValueError(f"{self.path!r}: {META!r} should hold a batch size and names, got {batch!r}, {names!r}")
+        batch, names = said.get("batch_size"), said.get("names")
         return Record(
-            str(raw.get("kind", "dense")),
+            said.get("kind") or "dense",
             None if batch is None else tuple(batch),
-            raw.get("device"),
+            said.get("device"),
             None if names is None else tuple(names),
-            raw.get("class"),
+            said.get("class"),
             None,
-            raw.get("stack_dim"),
-            raw.get("stack_name"),
+            said.get("stack_dim"),
+            said.get("stack_name"),
         )
 
     @meta.setter
@@ -571,8 +580,47 @@ class Arrays:
         return child
 
 
-def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(fits, value))
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_KINDS = ("dense", "lazy", "tensorclass", "unbatched")
+_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "batch_size": ("a list of sizes", _list_of(lambda size: type(size) is int and 0 <= size < 1 << 63)),
+    "names": ("a list of names", _list_of(lambda name: name is None or isinstance(name, str))),
+    "kind": (
+        "'lazy', 'tensorclass' or 'unbatched'",
+        lambda kind: kind in ("dense", "lazy", "tensorclass", "unbatched"),
+    ),
+    "device": ("a name", _is_text),
+    "class": ("a name", _is_text),
+    "stack_dim": ("an integer", lambda dim: type(dim) is int),
+    "stack_name": ("a name", _is_text),
+    "keys": ("a list of keys", _list_of(_is_text)),
+}
+
+
+def _checked(raw: Any, where: str) -> dict[str, Any]:
+    """Return the record of a group after a look at all that it says."""
+    if not isinstance(raw, dict) or type(raw.get("version")) is not int:
+        raise ValueError(f"{where}: the attribute {META!r} should describe a tensordict, got {raw!r}")
+    if raw["version"] > FORMAT:
+        raise RuntimeError(
+            f"{where}: written in format version {raw['version']}, but this version reads up to {FORMAT}; "
+            f"upgrade tensordict"
+        )
+    for entry, (expected, fits) in _FORMS.items():
+        if raw.get(entry) is not None and not fits(raw[entry]):
+            raise ValueError(f"{where}: {entry!r} of {META!r} should be {expected}, got {raw[entry]!r}")
+    if raw.get("names") and len(raw["names"]) != len(raw.get("batch_size") or ()):
+        raise ValueError(f"{where}: {META!r} should name every batch dim, got {raw['names']!r}")
+    if raw.get("kind") == "lazy" and raw.get("stack_dim") is None:
+        raise ValueError(f"{where}: {META!r} should say the 'stack_dim' of a lazy stack")
+    return raw
 
 
 def _nest(values: list[Any], shape: Sequence[int]) -> list[Any]:

@@ -119,15 +119,15 @@ class HDF5:
         return hasattr(member, "keys")
 
     def marks(self, member: Any) -> dict[str, Any]:
-        found = {name: value for name, value in member.attrs.items() if name.startswith("__tensordict")}
-        return {name: self._mark(value) for name, value in found.items()}
+        attributes = member.attrs
+        return {name: self._mark(attributes[name]) for name in attributes if name.startswith("__tensordict")}
 
     def _mark(self, value: Any) -> Any:
         if not isinstance(value, str):
             return value.tolist() if isinstance(value, (numpy.ndarray, numpy.generic)) else None
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
 
     def mark(self, member: Any, name: str, value: Any) -> None:

@@ -39,7 +39,7 @@ _KIND = "_tensordict_kind"
 _ROWS = "_tensordict_rows"
 _UNSAFE = re.compile(r'[\x00-\x20\x7f"%*/:<>?\\|]')
 _CLASS = re.compile(r"<class '(.+)'>")
-_DTYPES = {
+DTYPES = {
     str(dtype): dtype
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype) and not str(dtype).startswith("torch.q")  # quantized values are not in the bytes
@@ -284,7 +284,7 @@ def _entry(key: str, value: Any, path: str) -> Entry:
             raise _wrong(path, key, "a dtype or a type", value)
         size = None if batch is None else sizes(batch, path, key)
         return Entry(file or plain_name(key, "node"), type=kind, batch=size)
-    dtype = _DTYPES.get(name) if isinstance(name, str) else None
+    dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
         raise _wrong(path, key, "the name of a torch dtype", name)
     shape = sizes(value.get("shape"), path, key)
