@@ -113,6 +113,8 @@ ROWS = [
         'TensorDict.load_memmap(f"{folder}/many.tdz")',
         'torch.load(f"{folder}/plain.pt", mmap=True)',
     ),
+    Row("save 1,000 leaves to a folder, in place of others", MANY, 'td.memmap(f"{folder}/again")'),
+    Row("move 1,000 leaves to shared memory", MANY, "td.clone().share_memory_()"),
     Row("save 1 GB, flushed; beside `cp` and the same flushing", BIG, "saved()", "copied()"),
     Row(
         "pickle a consolidated tensordict of 50 MB, and back",

@@ -14,7 +14,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from tensordict.storage import disk, survey
@@ -144,8 +143,7 @@ def _dump(sums: Mapping[str, Sum]) -> bytes:
 
 def _sums(folder: str, files: Sequence[str]) -> Iterator[Sum]:
     """Return the sums of files, which are read in threads: zlib computes without the lock of Python."""
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        yield from pool.map(lambda file: sum_of(os.path.join(folder, file)), files)
+    yield from disk.spread(lambda file: sum_of(os.path.join(folder, file)), files, min(4, os.cpu_count() or 1))
 
 
 # --- checking

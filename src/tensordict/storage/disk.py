@@ -14,9 +14,9 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 try:
     import fcntl as fcntl
@@ -27,6 +27,8 @@ _AT_CWD = -100
 _EXCHANGE = 2
 _START_WRITING = 2
 _AT_ONCE = 8
+R = TypeVar("R")
+
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
@@ -116,13 +118,20 @@ def sync(path: str) -> None:
 
 def sync_all(paths: Sequence[str]) -> None:
     """Wait until files and folders are on the disk; a journal writes those that wait together at once."""
-    if len(paths) < 2:
-        for path in paths:
-            sync(path)
+    for _ in spread(lambda path: sync(path), paths, _AT_ONCE):
+        pass
+
+
+def spread(call: Callable[[str], R], names: Sequence[str], threads: int) -> Iterator[R]:
+    """Yield what a call returns for each name, in order; threads do it, each for a few names at a time."""
+    if len(names) < 2:
+        yield from map(call, names)
         return
-    with ThreadPoolExecutor(min(_AT_ONCE, len(paths))) as pool:
-        for _ in pool.map(lambda path: sync(path), paths):
-            pass
+    step = max(1, len(names) // (threads * 8))
+    runs = [names[at : at + step] for at in range(0, len(names), step)]
+    with ThreadPoolExecutor(min(threads, len(runs))) as pool:
+        for found in pool.map(lambda run: list(map(call, run)), runs):
+            yield from found
 
 
 def all_in(path: str) -> list[str]:

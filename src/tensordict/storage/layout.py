@@ -117,6 +117,8 @@ def short(name: str) -> str:
 
 def folded(name: str) -> str:
     """Return what two names have in common when some file system takes them for one."""
+    if name.isascii():
+        return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

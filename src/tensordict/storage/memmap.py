@@ -15,6 +15,7 @@ import math
 import os
 import tempfile
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from tensordict.storage import disk
-from tensordict.storage.base import byte_count, flat_bytes, require_space, spec_of, view
+from tensordict.storage.base import Spec, byte_count, flat_bytes, require_space, spec_of, view
 from tensordict.storage.buffer import Buffer, block_of, is_piece, mark, piece_of, received_sizes, sent_sizes
 from tensordict.storage.layout import TEMPORARY
 from tensordict.storage.memory import Slot, is_shared, missing
@@ -33,15 +34,21 @@ from tensordict.storage.ragged import Parts, parts, whole
 
 MODES = ("r", "r+")
 
+_SMALL = 1 << 16  # up to so many bytes a checksum takes less time than a look at the file
 _counter = itertools.count()
 _from_file = torch.UntypedStorage.from_file
 _open: weakref.WeakValueDictionary[tuple[int, int, str], torch.UntypedStorage] = weakref.WeakValueDictionary()
 
 
 class Place(Protocol):
-    """A folder that a tree is written in, which may get another name."""
+    """A folder that a tree is written in, which may get another name.
+
+    `threads` copy leaves, if there are any; `sums` has the checksums of files that were computed meanwhile.
+    """
 
     path: str
+    threads: int
+    sums: dict[str, tuple[int, int]]
 
     def at(self, name: str) -> str:
         """Return where a file of the tree lies now."""
@@ -50,40 +57,51 @@ class Place(Protocol):
         """Announce a file of the tree and return where to create it."""
 
     def later(self, job: Callable[[], Any]) -> None:
-        """Do a job before the tree is published."""
+        """Do a job in a thread before the tree is published."""
 
 
 class Home:
     """Where a mapped storage lies: the file, the mode, and the shape of each leaf by its first byte.
 
-    A `path` within a `place` moves with it. `file` is the identity of the file that is mapped, whatever has its name.
+    The `path` of a `name` within a `place` moves with it. `file` is the identity of the file that is mapped, whatever
+    has its name now.
     """
 
-    __slots__ = ("_first", "_leaves", "_path", "file", "mode", "place", "records")
+    __slots__ = ("_leaves", "file", "first", "mode", "name", "place", "records")
 
     def __init__(
-        self, path: str, mode: str, place: Place | None, file: tuple[int, int], first: tuple[int, ...] | None = None
+        self,
+        name: str,
+        mode: str,
+        place: Place | None = None,
+        file: tuple[int, int] = (0, 0),
+        first: tuple[int, ...] | None = None,
     ) -> None:
-        self._path = path
+        self.name = name
         self.mode = mode
         self.place = place
         self.file = file
-        self._first = first  # the shape of the leaf at the first byte, mostly the only one
+        self.first = first  # the shape of the leaf at the first byte, mostly the only one
         self._leaves: dict[int, tuple[int, ...]] | None = None
         self.records: tuple[int, int, int] | None = None  # where rows that lie side by side begin, their size, how many
 
     @property
     def path(self) -> str:
-        return self._path if self.place is None else self.place.at(self._path)
+        return self.name if self.place is None else self.place.at(self.name)
+
+    @property
+    def said(self) -> str:
+        """The path that the file has, or will have, for errors."""
+        return self.name if self.place is None else f"{self.place.path}/{self.name}"
 
     def goes_to(self, path: str) -> bool:
         """Tell whether this is, or will be, the path of the file."""
-        return path == (self._path if self.place is None else f"{self.place.path}/{self._path}")
+        return path == self.said
 
     def note(self, start: int, shape: tuple[int, ...]) -> None:
         """Note that a leaf of this shape begins at a byte."""
         if not start:
-            self._first = shape
+            self.first = shape
         elif self._leaves is None:
             self._leaves = {start: shape}
         else:
@@ -105,7 +123,7 @@ class Home:
         start = max((start for start in self._leaves or () if start <= byte), default=None)
         if self._leaves is not None and start is not None:
             return start, self._leaves[start]
-        return None if self._first is None else (0, self._first)
+        return None if self.first is None else (0, self.first)
 
 
 def home_of(tensor: Tensor) -> Home | None:
@@ -149,6 +167,10 @@ def _check_file(path: str, nbytes: int, mode: str, most: float) -> tuple[int, in
     size = status.st_size
     if size != nbytes and not nbytes <= size <= most:
         raise ValueError(f"{path!r} should hold {nbytes} bytes, but it holds {size}")
+    return _identity(status)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
@@ -189,23 +211,15 @@ def replace_file(path: str) -> Iterator[tuple[int, str]]:
         yield descriptor, temporary
 
 
-def new_leaf(path: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Make a file of zeros and return the leaf over it.
+def new_leaf(path: str, shape: Sequence[int], dtype: torch.dtype, tensor: Tensor | None = None) -> Tensor:
+    """Make a file of zeros, or with the elements of a tensor, and return the leaf over it.
 
     Raises:
         OSError: the file system has too little space; the message names the file and the bytes needed.
     """
-    nbytes = byte_count(shape, dtype)
-    require_space(os.path.dirname(path), nbytes, repr(path))
-    with replace_file(path) as (descriptor, _):
-        disk.reserve(descriptor, nbytes, path)
-        home = Home(path, "r+", None, _identity(descriptor))
-    return leaf_of(_map(path, nbytes, home), 0, shape, dtype)
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino
+    require_space(os.path.dirname(path), byte_count(shape, dtype), repr(path))
+    with replace_file(path) as (descriptor, temporary):
+        return _made(descriptor, temporary, (tuple(shape), dtype), tensor, Home(path, "r+"))
 
 
 def copy_leaf(path: str, tensor: Tensor) -> Tensor:
@@ -214,40 +228,20 @@ def copy_leaf(path: str, tensor: Tensor) -> Tensor:
     Raises:
         OSError: the file system has too little space; the message names the file and the bytes needed.
     """
-    if lies_at(tensor, path):
-        return tensor
-    shape, dtype = spec_of(tensor)
-    nbytes = byte_count(shape, dtype)
-    require_space(os.path.dirname(path), nbytes, repr(path))
-    with replace_file(path) as (descriptor, temporary):
-        disk.reserve(descriptor, nbytes, path)
-        leaf = leaf_of(_map(temporary, nbytes, Home(path, "r+", None, _identity(descriptor))), 0, shape, dtype)
-        _fill(leaf, tensor, descriptor, path)
-    return leaf
+    return tensor if lies_at(tensor, path) else new_leaf(path, *spec_of(tensor), tensor)
 
 
-def _fill(leaf: Tensor, tensor: Tensor, descriptor: int, path: str) -> None:
-    """Copy a tensor to its file: through the file where it lies as it should, which takes no page fault a page."""
-    if tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
-        array: Any = flat_bytes(tensor.detach()).numpy()
-        disk.write(descriptor, array, path)
-    else:
-        with torch.no_grad():
-            leaf.copy_(tensor)
-    disk.start_writing(descriptor)
-
-
-def place_new(place: Place, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Make a file of zeros in a tree that is being written, and return the leaf over it; errors as for `new_leaf`."""
-    path, nbytes = place.file(name), byte_count(shape, dtype)
-    require_space(os.path.dirname(path), nbytes, repr(f"{place.path}/{name}"))
+def place_new(
+    place: Place, name: str, shape: Sequence[int], dtype: torch.dtype, tensor: Tensor | None = None
+) -> Tensor:
+    """Make a file in a tree that is being written, and return the leaf over it; otherwise as `new_leaf`."""
+    path = place.file(name)
+    require_space(os.path.dirname(path), byte_count(shape, dtype), repr(f"{place.path}/{name}"))
     descriptor = disk.create(path)
     try:
-        disk.reserve(descriptor, nbytes, f"{place.path}/{name}")
-        home = Home(name, "r+", place, _identity(descriptor))
+        return _made(descriptor, path, (tuple(shape), dtype), tensor, Home(name, "r+", place))
     finally:
         os.close(descriptor)
-    return leaf_of(_map(path, nbytes, home), 0, shape, dtype)
 
 
 def place_copy(place: Place, name: str, tensor: Tensor) -> Tensor:
@@ -261,15 +255,42 @@ def place_copy(place: Place, name: str, tensor: Tensor) -> Tensor:
         with contextlib.suppress(OSError):  # where files cannot have two names it is copied
             disk.link(path, place.file(name))
             return tensor
-    leaf = place_new(place, name, *spec_of(tensor))
-    place.later(lambda: _fill_placed(place, name, leaf, tensor))
+    leaf = place_new(place, name, *spec_of(tensor), None if place.threads else tensor)
+    if place.threads:
+        place.later(lambda: _fill_placed(leaf, tensor, place.at(name)))
     return leaf
 
 
-def _fill_placed(place: Place, name: str, leaf: Tensor, tensor: Tensor) -> None:
-    descriptor = os.open(place.at(name), os.O_RDWR)
+def _made(descriptor: int, path: str, spec: Spec, tensor: Tensor | None, home: Home) -> Tensor:
+    """Give a new file the size of a leaf, and the elements of a tensor, and return the leaf over it."""
+    nbytes = byte_count(*spec)
+    disk.reserve(descriptor, nbytes, home.said)
+    home.file, home.first = _identity(os.fstat(descriptor)), spec[0]
+    leaf = view(_map(path, nbytes, home), 0, *spec)
+    if tensor is not None:
+        _fill(leaf, tensor, descriptor)
+    return leaf
+
+
+def _fill(leaf: Tensor, tensor: Tensor, descriptor: int) -> None:
+    """Copy a tensor to its file: through the file where it lies as it should, which takes no page fault a page."""
+    home: Any = home_of(leaf)
+    if tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        array: Any = flat_bytes(tensor.detach()).numpy()
+        disk.write(descriptor, array, home.said)
+        if home.place is not None and len(array) <= _SMALL:
+            home.place.sums[home.name] = len(array), zlib.crc32(array)
+    else:
+        with torch.no_grad():
+            leaf.copy_(tensor)
+    if leaf.nbytes > _SMALL:
+        disk.start_writing(descriptor)
+
+
+def _fill_placed(leaf: Tensor, tensor: Tensor, path: str) -> None:
+    descriptor = os.open(path, os.O_RDWR)
     try:
-        _fill(leaf, tensor, descriptor, f"{place.path}/{name}")
+        _fill(leaf, tensor, descriptor)
     finally:
         os.close(descriptor)
 
@@ -285,7 +306,7 @@ def lies_at(tensor: Tensor, path: str) -> bool:
         status = os.stat(path)
     except OSError:
         return False
-    return (status.st_dev, status.st_ino) == home.file
+    return _identity(status) == home.file
 
 
 # --- mappings without a name of their own
@@ -297,7 +318,7 @@ def allocate_anonymous(nbytes: int) -> torch.UntypedStorage:
     try:
         require_space(os.path.dirname(path), nbytes, repr(path))
         disk.reserve(descriptor, nbytes, path)
-        storage = _map(path, nbytes, Home(path, "r+", None, _identity(descriptor)))
+        storage = _map(path, nbytes, Home(path, "r+", None, _identity(os.fstat(descriptor))))
     except BaseException:
         os.unlink(path)
         raise

@@ -50,7 +50,8 @@ class Stage:
         self.unfilled: set[str] = set()
         self._files: dict[str, None] = {}
         self._folders: dict[str, None] = {}
-        self._threads = threads
+        self.threads = threads
+        self.sums: dict[str, checksum.Sum] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._jobs: list[Future[Any]] = []
         self._open: list[int] = []  # the descriptor of the temporary folder, whose lock says that I live
@@ -123,6 +124,7 @@ class Stage:
         if name in self._files and os.path.lexists(path):
             disk.unlink(path)
         self._files[name] = None
+        self.sums.pop(name, None)
         return path
 
     def drop(self, name: str) -> None:
@@ -136,12 +138,9 @@ class Stage:
         self._folders = {folder: None for folder in self._folders if not _within(folder, name)}
 
     def later(self, job: Callable[[], Any]) -> None:
-        """Do a job before the tree is published: at once, or in a thread."""
-        if not self._threads:
-            job()
-            return
+        """Do a job in a thread before the tree is published."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads)
+            self._pool = ThreadPoolExecutor(self.threads)
         self._jobs.append(self._pool.submit(job))
 
     # --- the end
@@ -170,7 +169,7 @@ class Stage:
         if root != self._real:
             checksum.forget(root, [os.path.relpath(self._real, root)])
             return
-        text = checksum.text_of(self.where, skip=self.unfilled)
+        text = checksum.text_of(self.where, known=self.sums, skip=self.unfilled)
         path = self.file(layout.SUMS)
         descriptor = disk.create(path)
         try:
