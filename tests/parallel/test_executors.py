@@ -275,6 +275,19 @@ def test_a_pool_keeps_neither_memory_nor_descriptors_of_a_call(monkeypatch: pyte
         assert len(os.listdir("/proc/self/fd")) == before[0]
 
 
+@pytest.mark.parametrize("name", ["multiprocessing", "processes", "loky", "thread pool"])
+def test_what_a_pool_has_not_begun_when_the_loop_is_left_is_never_run(name: str, tmp_path: pathlib.Path) -> None:
+    td, fn = TensorDict({"x": torch.arange(2000)}, [2000]), partial(uneven, folder=tmp_path)
+    with MAKERS[name]() as made, work.within(30):
+        for part in td.map_iter(fn, pool=made, chunksize=1, prefetch=500):
+            if int(part) == 300:
+                break
+        ran = len(os.listdir(tmp_path))
+        wait = made.apply if hasattr(made, "apply") else lambda call: made.submit(call).result()
+        [wait(held) for _ in range(3)]  # whatever was in the queue has been seen by now
+        assert len(os.listdir(tmp_path)) <= ran + 2, "but for the two that were under way"
+
+
 def held() -> tuple[int, int]:
     """Count the jobs that this worker keeps open, and its descriptors."""
     return len(guests._jobs), len(os.listdir("/proc/self/fd"))

@@ -259,6 +259,58 @@ def test_a_result_that_does_not_fit_out_is_an_error_and_changes_nothing(
         td.map(work.double, chunksize=2, out=torch.zeros(8), **HERE)
 
 
+def touch_then(rows: Any, folder: Path, at: int = -1) -> Any:
+    """Leave a file; give what fits, and from one row on what does not."""
+    first = int(rows["x"].flatten()[0])
+    (folder / str(first)).touch()
+    return TensorDict({"x" if first < at or at < 0 else "y": rows["x"] + 1}, rows.batch_size)
+
+
+def outs(folder: Path) -> dict[str, tuple[Any, type[Exception], str]]:
+    zeros = TensorDict({"x": torch.zeros(8, dtype=torch.long)}, [8])
+    zeros.memmap(folder / "read")
+    return {
+        "dict": ({"x": torch.zeros(8)}, TypeError, "out must be a tensordict or a tensor, got a dict"),
+        "rows": (zeros[:4], ValueError, r"out must have 8 rows along dim 0, got shape \[4\]"),
+        "no rows": (zeros[0], ValueError, r"out must have 8 rows along dim 0, got shape \[\]"),
+        "read": (TensorDict.load_memmap(folder / "read", mode="r"), PermissionError, "open it with mode='r\\+'"),
+        "expanded": (torch.zeros(1).expand(8), RuntimeError, "expanded or requires gradients"),
+        "gradients": (torch.zeros(8, requires_grad=True), RuntimeError, "expanded or requires gradients"),
+    }
+
+
+@pytest.mark.parametrize("name", ["dict", "rows", "no rows", "read", "expanded", "gradients"])
+@pytest.mark.parametrize("where", [FORK, HERE], ids=["fork", "here"])
+def test_an_out_that_cannot_take_rows_is_an_error_before_the_first_chunk(
+    name: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    out, error, words = outs(tmp_path)[name]
+    (tmp_path / "ran").mkdir()
+    with work.within(20), pytest.raises(error, match=words):
+        run_map(TensorDict({"x": ROWS}, [8]), partial(touch_then, folder=tmp_path / "ran"), out=out, **where)
+    assert not os.listdir(tmp_path / "ran")
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["ours", "pool"])
+@pytest.mark.parametrize("place", ["memory", "shared", "files"])
+def test_nothing_is_begun_after_the_first_result_that_does_not_fit(pool: bool, place: str, tmp_path: Path) -> None:
+    td, out = TensorDict({"x": torch.arange(300)}, [300]), TensorDict({"x": torch.zeros(300, dtype=torch.long)}, [300])
+    if place == "shared":
+        out.share_memory_()
+    elif place == "files":
+        out.memmap_(tmp_path / "out")
+    words = r"result for chunk 200 \(rows 200:201 .* to out: it has the key 'y'"
+    (tmp_path / "ran").mkdir()
+    fn = partial(touch_then, folder=tmp_path / "ran", at=200)
+    with multiprocessing.get_context("fork").Pool(1) as made, work.within(30):
+        how: dict[str, Any] = {"pool": made} if pool else {**FORK, "num_workers": 1}
+        with pytest.raises(KeyError, match=words):
+            td.map(fn, chunksize=1, out=out, **how)
+    ran = len(os.listdir(tmp_path / "ran"))
+    assert 201 <= ran <= (201 if place != "memory" and not pool else 240), "one more at most for each that travelled"
+    assert out["x"].tolist()[200:] == [0] * 100 and set(out.keys()) == {"x"}
+
+
 # ---- kinds
 
 

@@ -5,9 +5,9 @@
     the numbers of some chunks, or their rows  ------------>  job.run, or job.finish, for each
     unpickled  <------------------------- seconds, bytes ---  the answers
 
-A job that is small, because its source lies in files, travels with each task. Another lies in one place: a block of
-memory that processes of this machine map, or the object store of a cluster. Where there is no such place, each chunk's
-rows travel, once. In threads nothing is pickled at all.
+The job lies in one place: a block of memory that processes of this machine map, or the object store of a cluster. One
+that is small, because its source lies in files, travels with each task to a cluster. Where there is no such place, each
+chunk's rows travel, once. In threads nothing is pickled at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ LONG = 1e-2  # seconds after which a task comes back with the chunks that are do
 SPARE = 3  # times that a chunk is run again whose source was lost with the workers of a cluster
 KEPT = 2  # jobs that a worker keeps open
 IDLE = 10.0  # seconds that it keeps one which nobody uses
+GOING, OVER = b"\0", b"\1"
 
 AnyPool = Any  # a `multiprocessing.pool.Pool` or a `concurrent.futures.Executor`, and what answers to the same words
 Answers = tuple[float, list[Any]]  # the seconds that some chunks took, and an answer for each
@@ -61,6 +62,14 @@ class Nearby(NamedTuple):
 
     place: Place
     lengths: list[int]
+
+    def opened(self) -> tuple[list[Any], Callable[[], bool]]:
+        """Map the block; return its parts but for the first, and what tells whether that says that all is over."""
+        with self.place.opened() as descriptor:
+            parts = Block(descriptor, self.lengths).parts()[1:]
+            # as memory of our own, its page would be a copy as soon as something on it is written
+            flag: Any = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=1, dtype=torch.uint8).numpy()
+        return parts, lambda: bool(flag[0])
 
 
 class Load(NamedTuple):
@@ -119,7 +128,7 @@ class Guests:
         self._progress = time.monotonic()
         self._staff = _Staff(pool)
         self._by_value = not knows_main(pool)
-        self._block: Block | None = None
+        self._over, self._block = threading.Event(), cast(Block | None, None)
         self._rows_travel = False
         self._parts: list[Any] = []
         self._ticket = None if is_threads(pool) else self._make_ticket()
@@ -175,11 +184,13 @@ class Guests:
 
     def close(self, finished: bool) -> None:
         """The pool stays the user's; what it has not begun is taken back where that is possible."""
+        self._over.set()
+        if self._block is not None:
+            os.pwrite(self._block.descriptor, OVER, 0)
+            self._block.close()
         for task in self._tasks.values():
             if task.future is not None:
                 task.future.cancel()
-        if self._block is not None:
-            self._block.close()
 
     def _depth(self) -> int:
         """Count the chunks that travel together when there are enough."""
@@ -190,11 +201,11 @@ class Guests:
         name, nearby = uuid.uuid4().hex, is_nearby(self._pool)
         pickled = split_by_value if self._by_value else split_nearby if nearby else split
         head, parts = self._guarded(pickled, self._job)
+        if nearby:
+            self._block = Block.write([memoryview(GOING), head, *parts])
+            return Ticket(name, Nearby(Place.of(self._block.descriptor), self._block.lengths))
         if len(head) + sum(part.nbytes for part in parts) <= HANDLE:
             return Ticket(name, bytes(head))
-        if nearby:
-            self._block = Block.write([head, *parts])
-            return Ticket(name, Nearby(Place.of(self._block.descriptor), self._block.lengths))
         self._parts = [np.frombuffer(part, np.uint8) for part in (head, *parts)]
         stored = _stored(self._pool, self._parts)
         if stored is not None:
@@ -232,7 +243,8 @@ class Guests:
         self._busy += len(task.numbers)
         back = partial(self._back, task)
         call: Callable[..., Any] = _run_here if self._ticket is None else _run_there
-        args = (self._job, task.numbers) if self._ticket is None else (*self._ticket, self._load(task.numbers))
+        here = self._job, task.numbers, self._over.is_set
+        args = here if self._ticket is None else (*self._ticket, self._load(task.numbers))
         if hasattr(self._pool, "apply_async"):
             self._pool.apply_async(
                 call, args, callback=partial(back, None), error_callback=lambda error: back(error, None)
@@ -334,8 +346,9 @@ def _error_of(future: Any) -> BaseException | None:
 
 # ---- in a worker of theirs
 
-# The jobs that this process has opened, and when each was last asked for. Threads of one worker may ask at once.
-_jobs: OrderedDict[str, tuple[Job, float]] = OrderedDict()
+# The jobs that this process has opened, what tells that one is over, and when each was last asked for. Threads of one
+# worker may ask at once.
+_jobs: OrderedDict[str, tuple[Job, Callable[[], bool], float]] = OrderedDict()
 _opening = threading.Lock()
 _aside: list[concurrent.futures.ThreadPoolExecutor] = []
 
@@ -354,9 +367,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_again)
 
 
-def _run_here(job: Job, numbers: range) -> Answers:
+def _run_here(job: Job, numbers: range, over: Callable[[], bool]) -> Answers:
     """Answer chunks in a thread of this process."""
-    return _stint(partial(run_here, job), numbers)
+    return _stint(partial(run_here, job), numbers, over)
 
 
 def _run_there(name: str, content: Any, load: Load) -> Answers:
@@ -365,10 +378,12 @@ def _run_there(name: str, content: Any, load: Load) -> Answers:
     return _aside[0].submit(call).result() if _aside and torch.get_num_threads() > 1 else call()
 
 
-def _stint(run: Callable[[int], Any], numbers: range) -> Answers:
-    """Run chunks until all are done, one went wrong, or it takes long."""
+def _stint(run: Callable[[int], Any], numbers: range, over: Callable[[], bool]) -> Answers:
+    """Run chunks until all are done, nobody wants them any more, one went wrong, or it takes long."""
     began, made = time.perf_counter(), []
     for number in numbers:
+        if over():
+            break
         made.append(run(number))
         if time.perf_counter() - began > LONG or (isinstance(made[-1], bytes) and made[-1][:1] == BAD):
             break
@@ -380,7 +395,7 @@ def _answers(name: str, content: Any, load: Load) -> Answers:
         return bytes(dumps(result, kind, load.by_value))
 
     try:
-        job = _open_job(name, content)
+        job, over = _open_job(name, content)
         rows = None if load.rows is None else loads(load.rows)
     except Exception as error:
         return 0.0, [fault(error, pack)]
@@ -397,32 +412,31 @@ def _answers(name: str, content: Any, load: Load) -> Answers:
         taken = job.take(chunk)
         return job.finish(chunk, taken.clone() if stored else taken)
 
-    return _stint(lambda number: answer(partial(finish, number), partial(job.label, number), pack), load.numbers)
+    return _stint(lambda number: answer(partial(finish, number), partial(job.label, number), pack), load.numbers, over)
 
 
-def _open_job(name: str, content: Any) -> Job:
+def _open_job(name: str, content: Any) -> tuple[Job, Callable[[], bool]]:
     with _opening:
         if name in _jobs:
-            job = _jobs[name][0]
+            job, over, _ = _jobs[name]
         else:
-            job = _unpacked(content)
+            job, over = _unpacked(content)
             if not _jobs:
                 threading.Thread(target=_forget, args=(IDLE,), daemon=True).start()
             while len(_jobs) >= KEPT:
                 _jobs.popitem(last=False)
-        _jobs[name] = job, time.monotonic()
-        return job
+        _jobs[name] = job, over, time.monotonic()
+        return job, over
 
 
-def _unpacked(content: Any) -> Job:
+def _unpacked(content: Any) -> tuple[Job, Callable[[], bool]]:
+    over: Callable[[], bool] = bool
     if isinstance(content, Nearby):
-        with content.place.opened() as descriptor:
-            content = Block(descriptor, content.lengths).parts()
+        content, over = content.opened()
     head, *parts = [memoryview(part) for part in ([content] if isinstance(content, bytes) else content)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given buffer is not writable")
-        job: Job = loads(head, parts)
-    return job
+        return loads(head, parts), over
 
 
 def _forget(idle: float) -> None:
@@ -431,6 +445,6 @@ def _forget(idle: float) -> None:
     while left:
         time.sleep(idle / 4)
         with _opening:
-            for name in [name for name, (_, asked) in _jobs.items() if time.monotonic() - asked > idle]:
+            for name in [name for name, (_, _, asked) in _jobs.items() if time.monotonic() - asked > idle]:
                 del _jobs[name]
             left = bool(_jobs)

@@ -73,6 +73,28 @@ def place(plan: Plan, chunk: Chunk) -> Any:
     return (*(slice(None),) * plan.dim, at) if plan.dim else at
 
 
+def check_out(out: Any, plan: Plan) -> None:
+    """Raise, before anything runs, if *out* cannot take rows whatever their keys are.
+
+    Raises:
+        TypeError: *out* is neither a tensor nor a tensordict.
+        ValueError: it has another number of rows.
+        PermissionError: it was opened for reading.
+        RuntimeError: a tensor that is expanded or requires gradients.
+    """
+    shape = getattr(out, "shape", None)
+    if shape is None:
+        raise TypeError(f"out must be a tensordict or a tensor, got a {type(out).__name__}")
+    if len(shape) <= plan.dim or shape[plan.dim] != plan.size:
+        raise ValueError(f"out must have {plan.size} rows along dim {plan.dim}, got shape {list(shape)!r}")
+    if not isinstance(out, torch.Tensor):
+        out._writable()
+    elif (out.requires_grad and out.is_leaf) or any(n > 1 and not step for n, step in zip(shape, out.stride())):
+        raise RuntimeError(
+            "out cannot be written in place: it is expanded or requires gradients; pass its detached clone"
+        )
+
+
 def write_rows(out: Any, plan: Plan, chunk: Chunk, result: Any) -> None:
     """Write *result* to the rows of *chunk* in *out*, once it is known to fit: nothing is broadcast, no key is made.
 

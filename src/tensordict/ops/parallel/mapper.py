@@ -16,7 +16,7 @@ import torch
 from .cpus import usable_cpus
 from .crew import Caller, Crew, schedule
 from .guests import AnyPool, Guests, is_threads, knows_main, width
-from .job import Job, write_rows
+from .job import Job, check_out, write_rows
 from .plan import Plan, make_plan, whole_number
 from .pool import Pool
 from .seeds import draw_seed
@@ -88,7 +88,7 @@ def run_map(
     workers = _Workers(pool, num_workers, generator, max_tasks_per_child, worker_threads, mp_start_method, mercy)
     plan = make_plan(tuple(source.shape), dim, chunksize, num_chunks, workers.size)
     if out is not None:
-        _check_rows(out, plan)
+        check_out(out, plan)
     direct = out is not None and workers.reach(out)
     job = Job(fn, source, plan, None, out if direct else None, seed)
     results: list[Any] = [None] * plan.count
@@ -263,12 +263,6 @@ def _levels_to_user() -> int:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package:
         level, frame = level + 1, frame.f_back
     return level
-
-
-def _check_rows(out: Any, plan: Plan) -> None:
-    shape = tuple(out.shape)
-    if len(shape) <= plan.dim or shape[plan.dim] != plan.size:
-        raise ValueError(f"out must have {plan.size} rows along dim {plan.dim}, got shape {list(shape)!r}")
 
 
 def _track(events: Generator[Any, None, None], total: int, pbar: bool) -> Generator[Any, None, None]:

@@ -21,7 +21,7 @@ import torch
 from .job import Job
 from .link import HAS_BLOCKS, HELLO, READY, Block, Link
 from .seeds import seed_worker
-from .wire import answer, fault, loads, split_job
+from .wire import GOOD, answer, fault, loads, split_job
 
 # The parent's ends of all pipes of this process. A forked worker closes its copies: while it held them, a sibling
 # would not see the end of file when the parent dies.
@@ -136,6 +136,10 @@ def _work(pipe: Any, parcel: Parcel, setup: Setup, index: int) -> None:
             return
         seed_worker(setup.seed, index)
         link.say(READY)
+        good = True
         while True:
-            for number in array.array("q", link.pipe.recv_bytes()):
-                link.send(number, *answer(partial(job.run, number), partial(job.label, number)))
+            for number in array.array("q", link.pipe.recv_bytes()) if good else ():
+                sent = answer(partial(job.run, number), partial(job.label, number))
+                link.send(number, *sent)
+                if not (good := sent[0][:1] == GOOD):
+                    break  # that was the last: the parent raises it
