@@ -419,3 +419,19 @@ def test_a_row_of_a_field_of_a_lazy_stack_reaches_the_member() -> None:
     stack = lazy_stack([Word("a"), Word("b")])
     stack.w[0] = "new"
     assert (stack.w, stack[0].w) == (["new", "b"], "new")
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_a_state_dict_keeps_objects_as_they_are(flatten: bool) -> None:
+    def make(word: str, rows: list[str], numbers: Any) -> TensorDict:
+        nested = {"z": NonTensorData(numbers, batch_size=[2]), "x": torch.zeros(2)}
+        return TensorDict({"word": word, "rows": rows, "n": nested}, [2])
+
+    saved = make("q", ["a", "b"], [1, 2])
+    state = saved.state_dict(flatten=flatten)
+    assert (state["word"], state["rows"]) == ("q", ["a", "b"])
+    loaded = make("old", ["c", "d"], 3).load_state_dict(state)
+    assert (loaded["word"], loaded["rows"]) == ("q", ["a", "b"])
+    assert loaded[0]["n", "z"] == loaded[1]["n", "z"] == [1, 2]
+    tensors = [torch.tensor(1.0), torch.tensor(2.0)]
+    assert TensorDict({"o": tensors[0]}).load_state_dict({"o": tensors[1]})["o"] == 2.0

@@ -1124,3 +1124,43 @@ def test_get_gives_what_the_attribute_gives() -> None:
     assert one.get("x") is one.x
     assert isinstance(TensorDict({"n": one}, [2]).get(("n", "name")), NonTensorData)
     assert [type(value) for value in one.values()][:2] == [torch.Tensor, NonTensorData]
+
+
+class Plain(TensorClass):
+    """A class, a subclass of it, another one with its fields, and one with others."""
+
+    x: torch.Tensor
+
+
+class Wider(Plain):
+    y: torch.Tensor | None = None
+
+
+class Likewise(TensorClass):
+    x: torch.Tensor
+
+
+class Unlike(TensorClass):
+    x: torch.Tensor
+    z: torch.Tensor | None = None
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_rows_take_values_of_their_own_class_or_one_that_fits(lazy: bool) -> None:
+    def make(kind: Any, value: float) -> Any:
+        rows = [kind(torch.full((2,), value)) for _ in range(3)]
+        return lazy_stack(rows) if lazy else torch.stack(rows)
+
+    for kind in (Plain, Wider, Likewise):
+        whole = make(Plain, 0.0)
+        whole[1] = make(kind, 1.0)[0]
+        whole[[2]] = make(kind, 2.0)[:1]
+        assert type(whole) is Plain and whole.x[:, 0].tolist() == [0.0, 1.0, 2.0]
+    for mine, theirs in ((Plain, Unlike), (Wider, Plain), (Unlike, Plain)):
+        whole = make(mine, 0.0)
+        with pytest.raises(TypeError, match=f"a {theirs.__name__} to rows of a {mine.__name__}"):
+            whole[0] = make(theirs, 1.0)[0]
+        assert not whole.x.any()
+    whole = make(Plain, 0.0)
+    whole[0] = make(Unlike, 1.0)[0].to_tensordict().select("x")
+    assert whole.x[:, 0].tolist() == [1.0, 0.0, 0.0]

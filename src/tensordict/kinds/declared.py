@@ -27,7 +27,7 @@ from tensordict.aliases import NestedKey
 from tensordict.core.core import Core
 from tensordict.core.locks import filling
 from tensordict.indexing import Plan
-from tensordict.keys import unravel_key_to_tuple
+from tensordict.keys import is_nested_key, unravel_key_to_tuple
 from tensordict.kinds.facade import Facade
 from tensordict.ops.cast import Cast
 from tensordict.ops.store import LOADERS, node_home, open_room
@@ -281,6 +281,16 @@ class Declared(Facade):
         """
         self._require_fields(unravel_key_to_tuple(new_key)[:1])
         return super().rename_key_(old_key, new_key, safe)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(value, Declared) and not is_nested_key(index):
+            mine, theirs = self._shows, value._shows
+            if not issubclass(theirs, mine) and set(mine._fields) != set(theirs._fields):
+                raise TypeError(
+                    f"cannot write a {theirs.__name__} to rows of a {mine.__name__}: expected the same class, "
+                    f"a subclass, or a class of the same fields; `to_tensordict` gives rows that can be written"
+                )
+        super().__setitem__(index, value)
 
     def _write(self, plan: Plan, value: Any) -> None:
         self._admit_fields(value)

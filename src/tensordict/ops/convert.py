@@ -424,7 +424,8 @@ class Convert(Facts):
             if isinstance(child, Tensor):
                 found[name] = child if keep_vars else child.detach()
             elif child._is_non_tensor:
-                found[name] = child.tolist() if child.batch_dims else child._given()
+                value = child._given()
+                found[name] = child.tolist() if child.batch_dims and isinstance(value, list) else value
             elif flatten:
                 child.state_dict(found, name + ".", keep_vars)
             else:
@@ -463,7 +464,10 @@ class Convert(Facts):
             raise RuntimeError(f"cannot load this state_dict: missing names {missing}, unexpected names {extra}")
         for name, path in mine.items():
             if name in theirs:
-                self.set(path, theirs[name], inplace=not assign and isinstance(theirs[name], Tensor))  # type: ignore[attr-defined]
+                value = theirs[name]
+                if not isinstance(value, Tensor) and not isinstance(walk.find(self, path), Tensor):
+                    value = _objects(value, self._meta)
+                self.set(path, value, inplace=not assign and isinstance(value, Tensor))  # type: ignore[attr-defined]
         return self
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
@@ -703,6 +707,12 @@ def replaced(self: S, call: Callable[[Any], Any]) -> S:
         else:
             self._set(key, call(child))
     return self
+
+
+def _objects(value: Any, meta: Meta) -> Any:
+    """Return what a `state_dict` has of a non-tensor: a list of one object for each row, or one object for all."""
+    rows = isinstance(value, list) and len(meta.batch) and len(value) == meta.batch[0]
+    return Core._non_tensor_kind._of_list(value, meta) if rows else coerce.non_tensor(value, meta)
 
 
 def _flat_state(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
