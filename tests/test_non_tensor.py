@@ -435,3 +435,51 @@ def test_a_state_dict_keeps_objects_as_they_are(flatten: bool) -> None:
     assert loaded[0]["n", "z"] == loaded[1]["n", "z"] == [1, 2]
     tensors = [torch.tensor(1.0), torch.tensor(2.0)]
     assert TensorDict({"o": tensors[0]}).load_state_dict({"o": tensors[1]})["o"] == 2.0
+
+
+TAKES: dict[str, Any] = {
+    "update": lambda node, value: node.update(value),
+    "update_": lambda node, value: node.update_(value),
+    "copy_": lambda node, value: node.copy_(value),
+    "data": lambda node, value: setattr(node, "data", value._given()),
+}
+
+
+@pytest.mark.parametrize("word", TAKES)
+def test_a_non_tensor_takes_the_value_of_another(word: str) -> None:
+    td = TensorDict({"one": NonTensorData("a", [2]), "rows": ["a", "b"], "n": {"one": MetaData(1, [2])}}, [2])
+    TAKES[word](td.get("one"), NonTensorData("z", [2]))
+    TAKES[word](td.get("rows"), NonTensorStack("x", "y"))
+    TAKES[word](td.get(("n", "one")), MetaData(2, [2]))
+    assert (td["one"], td["rows"], td["n", "one"]) == ("z", ["x", "y"], 2)
+    TAKES[word](td[1].get("rows"), NonTensorData("row"))
+    assert td["rows"] == ["x", "row"]
+    with pytest.raises(TypeError, match="holds one value, 'z'"):
+        td.get("one").update(NonTensorStack("p", "q"))
+    assert td["one"] == "z"
+
+
+def test_a_non_tensor_opened_for_reading_is_not_updated(tmp_path: Path) -> None:
+    TensorDict({"one": NonTensorData("a", [2]), "rows": ["a", "b"]}, [2]).memmap(tmp_path)
+    td = TensorDict.load_memmap(tmp_path, mode="r")
+    for key, value in (("one", NonTensorData("z", [2])), ("rows", NonTensorStack("x", "y"))):
+        with pytest.raises(PermissionError, match="mode='r'"):
+            td.get(key).update(value)
+    assert (td["one"], td["rows"]) == ("a", ["a", "b"])
+
+
+def test_a_non_tensor_alone_is_its_object() -> None:
+    one, rows = NonTensorData({"k": 1}, [2]), NonTensorStack("a", "b")
+    assert (one.to_dict(), rows.to_dict(), one.to_dict(tolist_first=True)) == ({"k": 1}, ["a", "b"], [{"k": 1}] * 2)
+    for node in (one, rows):
+        assert type(node.empty()) is type(node.to_tensordict()) is type(node)
+        assert node.empty().data == node.to_tensordict().data == node.data
+        assert not node.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("values", "batch"), [(["a", "b"], [2]), ([["a", "b"], ["c", "d"]], [2, 2]), ([["a"], ["b", "c"]], [2]), ([], [0])]
+)
+def test_a_column_of_a_list(values: list[Any], batch: list[int]) -> None:
+    column = NonTensorStack.from_list(values)
+    assert (list(column.batch_size), column.tolist()) == (batch, values)

@@ -984,8 +984,10 @@ def test_the_method_from_dataclass() -> None:
 
 def test_rows_with_other_fields_are_refused_and_change_nothing() -> None:
     sample = Base(torch.zeros(2), batch_size=[2])
-    with pytest.raises(AttributeError, match="'a'"):
+    with pytest.raises(TypeError, match="a One to rows of a Base"):
         sample[0] = One(torch.ones(()))
+    with pytest.raises(AttributeError, match="'a'"):
+        sample[0] = One(torch.ones(())).to_tensordict()
     td = TensorDict({"s": sample}, [2])
     with pytest.raises(AttributeError, match="'a'"):
         td[0] = TensorDict({"s": One(torch.ones(()))})
@@ -1126,13 +1128,13 @@ def test_get_gives_what_the_attribute_gives() -> None:
     assert [type(value) for value in one.values()][:2] == [torch.Tensor, NonTensorData]
 
 
-class Plain(TensorClass):
+class Usual(TensorClass):
     """A class, a subclass of it, another one with its fields, and one with others."""
 
     x: torch.Tensor
 
 
-class Wider(Plain):
+class Wider(Usual):
     y: torch.Tensor | None = None
 
 
@@ -1151,16 +1153,16 @@ def test_rows_take_values_of_their_own_class_or_one_that_fits(lazy: bool) -> Non
         rows = [kind(torch.full((2,), value)) for _ in range(3)]
         return lazy_stack(rows) if lazy else torch.stack(rows)
 
-    for kind in (Plain, Wider, Likewise):
-        whole = make(Plain, 0.0)
+    for kind in (Usual, Wider, Likewise):
+        whole = make(Usual, 0.0)
         whole[1] = make(kind, 1.0)[0]
         whole[[2]] = make(kind, 2.0)[:1]
-        assert type(whole) is Plain and whole.x[:, 0].tolist() == [0.0, 1.0, 2.0]
-    for mine, theirs in ((Plain, Unlike), (Wider, Plain), (Unlike, Plain)):
+        assert type(whole) is Usual and whole.x[:, 0].tolist() == [0.0, 1.0, 2.0]
+    for mine, theirs in ((Usual, Unlike), (Wider, Usual), (Unlike, Usual)):
         whole = make(mine, 0.0)
         with pytest.raises(TypeError, match=f"a {theirs.__name__} to rows of a {mine.__name__}"):
             whole[0] = make(theirs, 1.0)[0]
         assert not whole.x.any()
-    whole = make(Plain, 0.0)
+    whole = make(Usual, 0.0)
     whole[0] = make(Unlike, 1.0)[0].to_tensordict().select("x")
     assert whole.x[:, 0].tolist() == [1.0, 0.0, 0.0]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -23,12 +24,12 @@ from tensordict.aliases import Batch, Call, DeviceLike, Names, Rule, SizeLike
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, whole
 from tensordict.kinds.collection import TensorCollection
+from tensordict.kinds.pool import LONG, Pool
 from tensordict.meta import Meta, as_batch, as_names
 from tensordict.ops.listing import RowList
 from tensordict.ops.store import LOADERS, node_home
 from tensordict.storage.base import Record
 from tensordict.storage.folder import Folder
-from tensordict.storage.memmap import handle
 from tensordict.storage.strings import PARTS, Strings
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 _ZERO = torch.zeros(1)
 _SHOWN = 100  # values in a repr
-LONG = 1000
-"""How many strings are worth two tensors instead of a list of objects."""
 
 
 class Opaque(TensorCollection):
@@ -116,6 +115,36 @@ class NonTensor(Opaque):
     def numpy(self) -> Any:
         return self._given()
 
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the object, or the objects, of another non-tensor, or an object itself; return self.
+
+        Raises:
+            TypeError: if this holds one object for all rows, and the other one a row.
+
+        Examples:
+            >>> from tensordict import NonTensorData
+            >>> NonTensorData("a").update(NonTensorData("b")).data
+            'b'
+        """
+        self._write(self._plan(()), input_dict_or_td)
+        return self
+
+    def _pour_all(self, value: Any) -> bool:
+        self.update(value)
+        return True
+
+    def _emptied(self, meta: Meta) -> Any:
+        return self._fresh()
+
+    def is_empty(self) -> bool:
+        return False
+
+    def to_dict(self, *, retain_none: bool = True, convert_tensors: bool = False, tolist_first: bool = False) -> Any:
+        return self.tolist() if tolist_first else self.data
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        return self._fresh()
+
     def where(
         self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None, update_batch_size: bool = False
     ) -> Any:
@@ -181,6 +210,7 @@ class NonTensor(Opaque):
         return NonTensorStack._join(items, lambda rows: torch.cat(rows, dim), first._meta.device)
 
     if TYPE_CHECKING:
+        data: Any
 
         def _fresh(self) -> Self: ...
         def _record(self) -> Record: ...
@@ -218,7 +248,7 @@ class NonTensorDataBase(NonTensor):
 
     @property
     def data(self) -> Any:
-        """Return the object.
+        """Return the object; set it to hold another one.
 
         Examples:
             >>> from tensordict import NonTensorData
@@ -226,6 +256,10 @@ class NonTensorDataBase(NonTensor):
             'cat'
         """
         return self._value
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self.update(value)
 
     def _same(self, batch: Batch, names: Names = None) -> Self:
         node = object.__new__(type(self))
@@ -257,11 +291,14 @@ class NonTensorDataBase(NonTensor):
         return self
 
     def _write(self, plan: Plan, value: Any) -> None:
-        if self._written(plan.items, value) is not self:
+        made = self._written(plan.items, value)
+        if type(made) is not type(self):
             raise TypeError(
                 f"cannot write {value!r} to rows of {type(self).__name__}: it holds one value, {self._value!r}, for "
                 f"all rows. Write through the tensordict that holds it, or hold a NonTensorStack."
             )
+        if made is not self:
+            self._take(made)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_own": self._value, "_cell": None}
@@ -491,6 +528,7 @@ class NonTensorStack(NonTensor):
         while len(shape) < depth and flat and all(isinstance(v, list) for v in flat) and len({*map(len, flat)}) == 1:
             shape.append(len(flat[0]))
             flat = [item for inner in flat for item in inner]
+        flat = [v._given() if isinstance(v, NonTensor) else v for v in flat]
         return cls._of(Pool.of(flat), None, Meta(tuple(shape), device))
 
     @classmethod
@@ -506,6 +544,20 @@ class NonTensorStack(NonTensor):
             ['a', 'a']
         """
         return non_tensor._as_column() if non_tensor._meta.batch else non_tensor
+
+    @classmethod
+    def from_list(cls, input: Sequence[Any], **_: Any) -> Any:
+        """Return a column of a list of objects; lists in it that are of one length make further batch dims.
+
+        Args:
+            input: the objects, one a row, or lists of such.
+
+        Examples:
+            >>> from tensordict import NonTensorStack
+            >>> NonTensorStack.from_list([["a", "b", "c"], ["d", "e", "f"]]).batch_size
+            torch.Size([2, 3])
+        """
+        return cls._of_values(list(input), sys.maxsize, None)
 
     def maybe_to_stack(self) -> Self:
         """Return self: it is a column already.
@@ -749,7 +801,7 @@ class NonTensorStack(NonTensor):
 
     @property
     def data(self) -> Any:
-        """Return the objects as lists, like `tolist`.
+        """Return the objects as lists, like `tolist`; set it to a list of one object a row.
 
         Examples:
             >>> from tensordict import NonTensorStack
@@ -758,70 +810,14 @@ class NonTensorStack(NonTensor):
         """
         return self.tolist()
 
+    @data.setter
+    def data(self, value: Any) -> None:
+        self.update(value)
+
     def __repr__(self) -> str:
         short = dims.numel(self._meta.batch) <= _SHOWN
         values = repr(self.tolist()) if short else f"[{', '.join(map(repr, self.flatten()[:3]._flat()))}, ...]"
         return f"NonTensorStack({values}, batch_size={self.batch_size})"
-
-
-class Pool:
-    """What the rows of columns point to: strings in tensors, then objects in a list that is only ever appended to.
-
-    Copies and views of a column share it.
-    """
-
-    __slots__ = ("objects", "strings")
-
-    def __init__(self, objects: list[Any], strings: Strings | None = None) -> None:
-        self.objects, self.strings = objects, strings
-
-    @classmethod
-    def of(cls, values: list[Any]) -> Pool:
-        """Return a pool of these values: many strings go into tensors."""
-        strings = Strings.of(values) if len(values) >= LONG else None
-        return (
-            cls([v._given() if isinstance(v, NonTensor) else v for v in values])
-            if strings is None
-            else cls([], strings)
-        )
-
-    def __reduce__(self) -> Any:
-        return Pool, (self.objects, self.strings)
-
-    def __len__(self) -> int:
-        return (0 if self.strings is None else len(self.strings)) + len(self.objects)
-
-    @property
-    def in_place(self) -> bool:
-        """Tell whether other processes that receive the pool find it where it is, in shared memory or in files."""
-        return self.strings is not None and not self.objects and handle(self.strings.data) is not None
-
-    def take(self, rows: Tensor | None) -> list[Any]:
-        """Return the values of some rows; None for the whole pool."""
-        objects, strings = self.objects, self.strings
-        if strings is None:
-            return list(objects) if rows is None else [objects[at] for at in rows.tolist()]
-        if rows is None:
-            return strings.take() + objects
-        count = len(strings)
-        found: list[Any] = strings.take(rows.clamp(max=count - 1) if objects else rows)
-        for at in (rows >= count).nonzero()[:, 0].tolist() if objects else ():
-            found[at] = objects[int(rows[at]) - count]
-        return found
-
-    def first(self, count: int) -> Pool:
-        """Return the first values, as they were before others were appended."""
-        if count == len(self):
-            return self
-        return Pool(self.objects[:count]) if self.strings is None else Pool([], self.strings)
-
-    @staticmethod
-    def join(pools: Sequence[Pool]) -> Pool:
-        """Return the values of several pools in one."""
-        columns = [pool.strings for pool in pools if not pool.objects]
-        if len(columns) == len(pools) and None not in columns:
-            return Pool([], Strings.join(columns))  # type: ignore[arg-type]
-        return Pool.of([value for pool in pools for value in pool.take(None)])
 
 
 def _on_cpu(items: tuple[Any, ...]) -> tuple[Any, ...]:

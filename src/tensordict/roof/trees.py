@@ -23,8 +23,9 @@ from tensordict.aliases import Batch
 from tensordict.core.core import Core
 from tensordict.kinds.dense import TensorDict
 from tensordict.kinds.lazy import LazyStackedTensorDict
-from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorStack, Pool
+from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorStack
 from tensordict.kinds.persistent import PersistentTensorDict
+from tensordict.kinds.pool import Pool
 from tensordict.kinds.unbatched import Unbatched, UnbatchedTensor
 from tensordict.kinds.window import Window
 from tensordict.meta import Meta
