@@ -779,12 +779,6 @@ RULES: list[Rule] = [
         both(rows_of_nothing, has(r"bool|uint8|int64", r"torch\.tensor\(2\)")),
     ),
     Rule(
-        "div_ sub_ -= /=",
-        "after an error: ours changed",
-        "`div_` and `sub_` by a tensordict find a leaf of integers or bools",
-        has(r"(div_|sub_)\(td|[-/]= td", "bool|uint8|int64"),
-    ),
-    Rule(
         "create_nested",
         "kind: LazyStackedTensorDict, published Tensor",
         "`torch.stack` of lazy stacks stacks them lazily",

@@ -135,8 +135,12 @@ class Core(Lockable):
         if state.get("_locked"):
             self._spread_lock(())
 
-    def _match(self, others: tuple[Any, ...]) -> None:
-        """Raise, before anything is changed, if others cannot be paired with my children; kinds check what they can."""
+    def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
+        """Raise, before anything is changed, if a call in place cannot be said to my children and those of others."""
+
+    def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
+        """Say a call in place to all leaves at once, where a kind can; tell whether it is done."""
+        return False
 
     def _only_leaves(self) -> bool:
         """Tell whether all children are known to be plain tensors."""

@@ -17,11 +17,12 @@ from tensordict.dims import memo
 from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.fit import check_room, check_stored, in_dtype, put
+from tensordict.ops.at_once import PLAIN, all_plain, all_writable, changed, made
+from tensordict.ops.fit import check_room, check_writable, filling, in_dtype, put
 from tensordict.ops.gather import steps
 from tensordict.ops.join import cat_meta, mismatch, need_same_keys, stacked_meta
 from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_rows
-from tensordict.ops.rows import PRECISE, align
+from tensordict.ops.rows import align
 from tensordict.ops.store import LOADERS, adopt, node_home, open_room
 from tensordict.storage.base import Record
 from tensordict.storage.buffer import loose
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _new = object.__new__
-_PLAIN = {Tensor}
 _STRINGS = {str}
 _at, _put = TensorDictBase.__getitem__, TensorDictBase.__setitem__
-_transform = torch._C._functorch.peek_interpreter_stack
-"""Return the `torch.func` transform that runs, or None."""
 
 
 def _of(children: dict[str, Any], meta: Meta) -> TensorDict:
@@ -146,9 +144,9 @@ class TensorDict(TensorDictBase):
     def _map(self, call: Call, many: Call | None = None) -> Self:
         leaves = self._dict
         if many is not None:
-            at_once = _at_once(many, list(leaves.values()))
-            if at_once is not None:
-                return _of(dict(zip(leaves, at_once)), self._meta)
+            found = made(many, list(leaves.values()))
+            if found is not None:
+                return _of(dict(zip(leaves, found)), self._meta)
         return self._like({k: call(v) for k, v in leaves.items()}, self._meta)
 
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
@@ -159,9 +157,9 @@ class TensorDict(TensorDictBase):
         if len(others) == 1 and isinstance(others[0], Core):
             get = others[0]._get
             if many is not None:
-                at_once = _at_once(many, list(mine.values()), list(map(get, mine)))
-                if at_once is not None:
-                    return _of(dict(zip(mine, at_once)), self._meta)
+                found = made(many, list(mine.values()), list(map(get, mine)))
+                if found is not None:
+                    return _of(dict(zip(mine, found)), self._meta)
             return _of({k: call(v, get(k)) for k, v in mine.items()}, self._meta)
         return _of({k: call(v, *[_part(other, k, v) for other in others]) for k, v in mine.items()}, self._meta)
 
@@ -177,36 +175,32 @@ class TensorDict(TensorDictBase):
         self._writable()
         if many is not None and self._each_at_once(many, others):
             return self
-        if others:
-            self._match(others)
         for k, v in self._dict.items():
-            call(v, *[_part(other, k, v) for other in others])
+            parts = tuple([_part(other, k, v) for other in others])
+            call(v, *parts) if isinstance(v, Tensor) else v._each(call, parts, many)
         return self
 
     def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
         """Say a call in place to all leaves at once; tell whether all were plain, and alike those of the other."""
+        self._writable()
         leaves = list(self._dict.values())
-        theirs = _twins(self._dict, leaves, others[0]) if others else [] if _all_plain(leaves) else None
-        # an error after some leaves have changed would be one too many: only dtypes that every kernel knows
-        if theirs is None or not {v.dtype for v in leaves + theirs} <= PRECISE:
-            return False
-        many(leaves, theirs) if others else many(leaves)
-        return True
+        if len(others) == 0:
+            return all_writable(leaves) and changed(many, leaves)
+        theirs = _twins(self._dict, leaves, others[0])
+        return theirs is not None and changed(many, leaves, theirs)
 
-    def _match(self, others: tuple[Any, ...]) -> None:
-        """Raise, before anything is changed, unless the others have my keys and their leaves broadcast to mine."""
+    def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
+        self._writable()
+        leaves = list(self._dict.values())
+        if len(others) == 0 and all_writable(leaves):
+            trial.alike(leaves)
+            return
         for other in others:
             if isinstance(other, Core):
                 self._same_keys(other)
-            for k, v in self._dict.items():
-                theirs = _part(other, k, v)
-                if not isinstance(v, Tensor):
-                    v._match((theirs,))
-                elif v.is_nested:
-                    for row, part in paired(v, (), theirs):
-                        check_stored(k, row, part)
-                elif theirs.shape != v.shape or theirs.dtype is not v.dtype:
-                    check_stored(k, v, theirs)
+        for k, v in self._dict.items():
+            parts = tuple([_part(other, k, v) for other in others])
+            trial(k, v, *parts) if isinstance(v, Tensor) else v._match(trial, parts)
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, device, names = self._meta
@@ -346,7 +340,7 @@ class TensorDict(TensorDictBase):
         if plan and not plan.view:
             return False
         if plan and plan.items:
-            if type(value) is not TensorDict or not _all_plain(mine):
+            if type(value) is not TensorDict or not all_plain(mine):
                 return False
             try:
                 mine = list(map(plan.call, mine))
@@ -360,9 +354,8 @@ class TensorDict(TensorDictBase):
 
     def _pour(self, plan: Plan, value: Any) -> None:
         """Write a number or a tensor to rows of every leaf; it means nothing to non-tensors."""
-        if isinstance(value, Tensor) and value.ndim:
-            value = unled(value)
-            self._admit(plan, value)
+        value = unled(value) if isinstance(value, Tensor) and value.ndim else value
+        self._admit(plan, value)
         for v in self._dict.values():
             if is_nested(v):
                 write_rows(v, plan.items, value)
@@ -379,13 +372,17 @@ class TensorDict(TensorDictBase):
 
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
-        tensor, tail, depth = isinstance(value, Tensor), plan.batch, len(self._meta.batch)
-        pairs = [(k, value) for k in self._dict] if tensor else value._raw_pairs()
+        if not isinstance(value, (Tensor, Core)):
+            self._match(filling(value))
+            return
+        tail, depth, tensor = plan.batch, len(self._meta.batch), isinstance(value, Tensor)
+        pairs: Any = value._raw_pairs() if isinstance(value, Core) else [(k, value) for k in self._dict]
         room = memo(lambda own: (*tail, *own[depth:]))
         for k, theirs in pairs:
             mine = self._dict.get(k)
             if type(mine) is Tensor and type(theirs) is Tensor and not (mine.is_nested or theirs.is_nested):
                 wanted = room(mine.shape)
+                check_writable(k, mine)
                 if theirs.shape != wanted or theirs.dtype is not mine.dtype:
                     check_room(k, wanted, theirs, None if plan.view else mine)
             elif mine is not None:
@@ -466,7 +463,7 @@ class TensorDict(TensorDictBase):
     _looks = _raw_pairs
 
     def _only_leaves(self) -> bool:
-        return set(map(type, self._dict.values())) == _PLAIN
+        return set(map(type, self._dict.values())) == PLAIN
 
     def _read_one(self, key: str) -> Any:
         child = self._dict.get(key)
@@ -571,34 +568,13 @@ def _part(other: Any, key: str, child: Any) -> Any:
     return align(other, child.ndim) if isinstance(other, Tensor) else other._get(key)
 
 
-def _at_once(many: Call, *leaves: list[Any]) -> Any:
-    """Return what a kernel for lists makes of plain leaves, or None where it knows less than the one for each."""
-    if not all(map(_all_plain, leaves)):
-        return None
-    try:
-        return many(*leaves)
-    except RuntimeError:  # no such dtypes: the kernel for each leaf knows, or says what is wrong
-        return None
-
-
-def _all_plain(leaves: list[Any]) -> bool:
-    """Tell whether kernels for lists can take leaves.
-
-    They have no batching rules for `torch.func`, and for the backward pass they keep more than those for one leaf, or
-    have none.
-    """
-    if set(map(type, leaves)) != _PLAIN or _transform() is not None:
-        return False
-    return not (torch.is_grad_enabled() and any([v.requires_grad for v in leaves]))
-
-
 def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tensor] | None:
-    """Return the leaves of another node in the order of these; None if not all are plain, or keys or shapes differ."""
+    """Return the leaves of another node, to change these with; None if not all are plain, or keys or shapes differ."""
     if type(other) is not TensorDict or other._dict.keys() != names.keys():
         return None
     twins = [other._dict[k] for k in names]
     try:
-        alike = _all_plain(leaves + twins) and [v.shape for v in leaves] == [v.shape for v in twins]
+        alike = all_writable(leaves) and all_plain(twins) and [v.shape for v in leaves] == [v.shape for v in twins]
     except RuntimeError:  # a strided nested tensor has no shape
         return None
     return twins if alike else None

@@ -62,8 +62,11 @@ class Facade(TensorCollection):
         self._inner._each(call, tuple(map(_open, others)), many)
         return self
 
-    def _match(self, others: tuple[Any, ...]) -> None:
-        self._inner._match(tuple(map(_open, others)))
+    def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
+        return bool(self._inner._each_at_once(many, tuple(map(_open, others))))
+
+    def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
+        self._inner._match(trial, tuple(map(_open, others)))
 
     def _move(self, rule: Rule, call: Call) -> Self:
         return self._wrap(self._inner._move(rule, call))
@@ -181,6 +184,9 @@ class Facade(TensorCollection):
 
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return self._wrap(self._inner._restructure(call))
+
+    def _rekey(self, made: Any) -> None:
+        self._inner._rekey(made._inner)
 
     def _take(self, made: Any) -> None:
         self._inner._take(made._inner)

@@ -17,10 +17,10 @@ from tensordict.aliases import NO_DEFAULT, Batch, Call, DeviceLike, Names, Neste
 from tensordict.core.coerce import shape_of
 from tensordict.core.core import Core
 from tensordict.indexing import Plan, check_rows, plan
-from tensordict.kinds.dense import _at_once
 from tensordict.kinds.members import Members, mixed
 from tensordict.kinds.route import Route, apart, fitted
 from tensordict.meta import Meta, as_batch, as_names
+from tensordict.ops import at_once
 from tensordict.ops.convert import completed
 from tensordict.ops.fit import writable
 from tensordict.ops.join import alike
@@ -271,33 +271,25 @@ class LazyStackedTensorDict(Members):
 
     def _map(self, call: Call, many: Call | None = None) -> Self:
         members = self._tensordicts
-        told = None if many is None else self._told_at_once(many)
+        told = None if many is None else at_once.told(many, members)
         again: Self = self._again([call(m) for m in members] if told is None else told)
         return again
 
-    def _told_at_once(self, many: Call) -> list[Any] | None:
-        """Return what a kernel for lists makes of the leaves of all members, or None if they are not all plain."""
-        members = [(m, m.__dict__.get("_dict")) for m in self._tensordicts]
-        if any(leaves is None for _, leaves in members):  # not dense
-            return None
-        answers = _at_once(many, [leaf for _, leaves in members for leaf in leaves.values()])
-        found = iter(answers or ())
-        return None if answers is None else [m._like(dict(zip(leaves, found)), m._meta) for m, leaves in members]
+    def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
+        return False if others else at_once.changed_below(many, self._tensordicts)
 
     def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Self:
         again: Self = self._again([call(*row) for row in self._rows(others)])
         return again
 
     def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
-        if others:
-            self._match(others)
-        for row in self._rows(others):
-            call(*row)
+        for member, *parts in self._rows(others):
+            member._each(call, tuple(parts), many)
         return self
 
-    def _match(self, others: tuple[Any, ...]) -> None:
+    def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
         for member, *parts in self._rows(others):
-            member._match(tuple(parts))
+            member._match(trial, tuple(parts))
 
     def _rows(self, others: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Return each member with its part of the others: nodes, or tensors with as many dims as the batch."""
@@ -506,6 +498,10 @@ class LazyStackedTensorDict(Members):
         made = {at: m._restructure(call) for at, m in once.items()}
         return self._again([made[id(m)] for m in self._tensordicts])
 
+    def _rekey(self, made: Any) -> None:
+        for member, theirs in {id(m): (m, t) for m, t in zip(self._tensordicts, made._tensordicts)}.values():
+            member._rekey(theirs)
+
     def _dense(self) -> Any:
         if -1 in self._meta.batch:
             raise errors.ShapeMismatch(f"cannot make a dense tensordict of batch size {list(self._meta.batch)}")
@@ -602,8 +598,7 @@ class LazyStackedTensorDict(Members):
         check_rows(plan, self._meta.batch)
         value = self._fitted(value, plan.batch)
         route = Route(self, plan)
-        if isinstance(value, Core):
-            route.admit(value)
+        route.admit(value)
         route.write(value)
 
     def _fitted(self, value: Any, batch: Batch) -> Any:
@@ -628,9 +623,7 @@ class LazyStackedTensorDict(Members):
         return self._again([member._like({}, member._meta) if node is None else node for member, node in pairs])
 
     def _admit(self, plan: Plan, value: Any) -> None:
-        fitted = self._fitted(value, plan.batch)
-        if isinstance(fitted, Core):
-            Route(self, plan).admit(fitted)
+        Route(self, plan).admit(self._fitted(value, plan.batch))
 
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._write(self._plan(items), value)

@@ -383,8 +383,7 @@ class PersistentTensorDict(Stored):
 
     def _pour(self, plan: Plan, value: Any) -> None:
         """Write a number or a tensor to rows of every leaf; it means nothing to non-tensors."""
-        if isinstance(value, Tensor) and value.ndim:
-            self._admit(plan, value)
+        self._admit(plan, value)
         for key in self._keys():
             slot = self._slot(key)
             if slot is None:

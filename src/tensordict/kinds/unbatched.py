@@ -129,10 +129,12 @@ class Unbatched(Opaque):
         call(self._tensor, *map(_beside, others))
         return self
 
-    def _match(self, others: tuple[Any, ...]) -> None:
-        for other in others:
-            if _beside(other).ndim and _beside(other).shape != self._tensor.shape:
-                raise self._unlike(_beside(other))
+    def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
+        parts = list(map(_beside, others))
+        for part in parts:
+            if part.ndim and part.shape != self._tensor.shape:
+                raise self._unlike(part)
+        trial("", self._tensor, *parts)
 
     def _move(self, rule: Rule, call: Call) -> Self:
         batch, _, names = self._meta

@@ -50,8 +50,8 @@ class Stored(TensorDictBase):
         self._write(self._plan(()), self._dense()._each(call, others, many))
         return self
 
-    def _match(self, others: tuple[Any, ...]) -> None:
-        self._dense()._match(others)
+    def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
+        self._dense()._match(trial, others)
 
     def _move(self, rule: Rule, call: Call) -> Any:
         return self._dense()._move(rule, call)
@@ -116,6 +116,14 @@ class Stored(TensorDictBase):
 
     def _restructure(self, call: Callable[[Any], Any]) -> Any:
         return call(self)
+
+    def _rekey(self, made: Any) -> None:
+        mine, theirs = set(self._keys()), dict(made._raw_pairs())
+        for key, child in theirs.items():  # what is there already stays where it is
+            if key not in mine or not isinstance(child, Tensor):
+                self._set(key, child)
+        for key in mine - set(theirs):
+            self._del(key)
 
     def _rekeyed(self, children: dict[str, Any]) -> Any:
         return _of(children, self._meta)

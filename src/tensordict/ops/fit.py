@@ -2,24 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tensordict import errors
-from tensordict.aliases import Batch
+from tensordict.aliases import Batch, Call
 from tensordict.core import coerce
+from tensordict.ops.ragged import paired
 
+PRECISE = {torch.float32, torch.float64}  # narrower ones compute with a number as it is, not with it rounded
 _VALUES = (Tensor, bool, int, float, complex)
 
 
-def check_stored(key: str, leaf: Tensor, value: Tensor) -> None:
-    """Raise unless the result of a leaf and a value can be stored in the leaf."""
-    if value.shape != leaf.shape:
-        check_room(key, tuple(leaf.shape), value)
-    if value.dtype is not leaf.dtype and not torch.can_cast(torch.result_type(leaf, value), leaf.dtype):
-        raise RuntimeError(f"cannot store {value.dtype} results in {leaf.dtype} in place, at key {key!r}")
+class Trial:
+    """A call in place, tried before any leaf is changed: once for each dtype, on tensors without elements.
+
+    It is known of some dtypes that they can take the result, if all operands have them too.
+    """
+
+    def __init__(self, call: Call, known: Iterable[torch.dtype] = ()) -> None:
+        self._call, self._known = call, set(known)
+        self._done: set[tuple[torch.dtype, ...]] = set()
+
+    def __call__(self, key: str, leaf: Tensor, *parts: Tensor) -> None:
+        """Raise unless the call can be said to a leaf and its parts of the operands."""
+        if leaf.requires_grad or not leaf.is_contiguous():
+            check_writable(key, leaf)
+        if leaf.is_nested:
+            for row, part in paired(leaf, (), parts[0]) if len(parts) == 1 else ():
+                self(key, row, part)
+            return
+        for part in parts:
+            if part.shape != leaf.shape:
+                check_room(key, tuple(leaf.shape), part)
+        self._try(leaf, parts)
+
+    def alike(self, leaves: list[Tensor]) -> None:
+        """Raise unless the call can be said to leaves of which it is known that they can be changed."""
+        for leaf in {leaf.dtype: leaf for leaf in leaves}.values():
+            self._try(leaf, ())
+
+    def _try(self, leaf: Tensor, parts: tuple[Tensor, ...]) -> None:
+        dtypes = (leaf.dtype, *[part.dtype for part in parts])
+        if dtypes not in self._done and not self._known.issuperset(dtypes):
+            self._call(leaf.new_empty(0), *[part.new_empty(0) if part.ndim else part for part in parts])
+            self._done.add(dtypes)
+
+
+def filling(value: Any) -> Trial:
+    """Return the trial of a number that is written to rows."""
+
+    def call(v: Tensor) -> None:
+        torch.empty(0, dtype=v.dtype)[...] = value
+
+    return Trial(call, () if isinstance(value, complex) else PRECISE)
+
+
+def expanded(leaf: Tensor) -> bool:
+    """Tell whether elements of a leaf share memory, so that torch refuses to change it in place."""
+    if leaf.is_nested or leaf.is_contiguous():
+        return False
+    return any(not step and size > 1 for step, size in zip(leaf.stride(), leaf.shape))
+
+
+def check_writable(key: str, leaf: Tensor) -> None:
+    """Raise if torch would refuse any change of a leaf in place."""
+    if leaf.requires_grad and torch.is_grad_enabled():
+        base = leaf if leaf._base is None else leaf._base
+        if base.is_leaf and base.requires_grad:
+            raise RuntimeError(
+                f"cannot change the value at key {key!r} in place: it requires a gradient and is a leaf of the graph; "
+                f"change it under torch.no_grad()"
+            )
+    if expanded(leaf):
+        raise RuntimeError(
+            f"cannot change the value at key {key!r} in place: it is expanded, so that elements share memory; "
+            f"clone() the tensordict first"
+        )
 
 
 def in_dtype(value: Any, leaf: Any) -> Any:

@@ -16,6 +16,7 @@ from tensordict.core.facts import Facts
 from tensordict.keys import unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch
 from tensordict.ops.fit import in_dtype
+from tensordict.ops.rows import in_place
 from tensordict.ops.shape import written_batch
 
 if TYPE_CHECKING:
@@ -583,12 +584,8 @@ class Keyed(Facts):
         holder, last = self._holder(key)
         _require(holder, last)
         child = holder._look(last)
-
-        def call(v: Any) -> Any:
-            return v._each(call) if isinstance(v, Core) else v.fill_(value)
-
         if isinstance(child, Core):
-            call(child)
+            in_place(child, lambda v: v.fill_(value))
         else:
             holder._write_at(last, value, ())
         return self

@@ -21,6 +21,7 @@ from tensordict.ops.rows import (
     binary,
     binary_,
     either_first,
+    in_place,
     pair,
     pair_,
     paired_with_default,
@@ -62,6 +63,7 @@ def _swapped(call: Call) -> Call:
     return lambda v, other: call(other, v)
 
 
+_zero_all = at_once("zero_")
 _LESS, _MORE = "[1.0, 3.0] | 2.0 | [1., 2.]", "[1.0, 3.0] | 2.0 | [2., 3.]"
 _REST = "[1.0, 3.0] | 2.0 | [1., 1.]"
 _TRUTH, _EITHER = "[0.0, 3.0] | 2.0 | [False,  True]", "[0.0, 3.0] | 2.0 | [True, True]"
@@ -270,7 +272,7 @@ class Pointwise(Facts):
             >>> td.addcmul_(td.clone(), td.clone(), value=2)["x"]
             tensor([3., 3.])
         """
-        return self._each(lambda v, a, b: v.addcmul_(a, b, value=value), (other1, other2))
+        return in_place(self, lambda v, a, b: v.addcmul_(a, b, value=value), (other1, other2))
 
     def addcdiv(self, other1: Any, other2: Any, value: float = 1) -> Self:
         """Return each element plus a number times the quotient of two operands.
@@ -299,7 +301,7 @@ class Pointwise(Facts):
             >>> td.addcdiv_(td.clone(), td * 2, value=2)["x"]
             tensor([2., 2.])
         """
-        return self._each(lambda v, a, b: v.addcdiv_(a, b, value=value), (other1, other2))
+        return in_place(self, lambda v, a, b: v.addcdiv_(a, b, value=value), (other1, other2))
 
     def clamp(self, min: Any = None, max: Any = None, *, out: Any = None) -> Self:
         """Return each element, not less than ``min`` and not more than ``max``.
@@ -352,8 +354,8 @@ class Pointwise(Facts):
             tensor([0.5000, 0.5000])
         """
         if isinstance(weight, Core):
-            return self._each(lambda v, e, w: v.lerp_(e, w), (end, weight))
-        return self._each(lambda v, e: v.lerp_(e, weight), (end,))
+            return in_place(self, lambda v, e, w: v.lerp_(e, w), (end, weight))
+        return in_place(self, lambda v, e: v.lerp_(e, weight), (end,))
 
     def where(
         self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None, update_batch_size: bool = False
@@ -400,7 +402,7 @@ class Pointwise(Facts):
             >>> TensorDict({"x": torch.ones(2)}, [2]).zero_()["x"]
             tensor([0., 0.])
         """
-        return self._each(lambda v: v.zero_())
+        return in_place(self, lambda v: v.zero_(), (), _zero_all)
 
     def masked_fill(self, mask: Tensor, value: float) -> Self:
         """Return each element, replaced by a number in the rows of a mask.

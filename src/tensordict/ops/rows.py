@@ -16,6 +16,7 @@ from torch import Tensor
 from tensordict import errors
 from tensordict.aliases import Call
 from tensordict.core.core import TORCH, Core, S, implements
+from tensordict.ops.fit import PRECISE, Trial
 
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)
@@ -145,7 +146,6 @@ _ARITHMETIC = {
     for name in "add sub mul div".split()
     for kernel in (getattr(torch, f"_foreach_{name}"), getattr(torch, f"_foreach_{name}_"))
 }
-PRECISE = {torch.float32, torch.float64}  # narrower ones compute with the number as it is, not with it rounded
 
 
 def with_number(many: Call | None, number: Any) -> Call | None:
@@ -209,8 +209,7 @@ def unary(name: str, value: str, start: str = "[0.25, 0.5]") -> tuple[Unary, Una
         return self._map(say, many)
 
     def word_(self: Core) -> Core:
-        rehearse(self, say_)
-        return self._each(say_, (), many_)
+        return in_place(self, say_, (), many_)
 
     example = f"""
     Examples:
@@ -291,30 +290,26 @@ def pair(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     return self._map(lambda v: say(v, other), with_number(many, other))
 
 
-def rehearse(node: Any, call: Call) -> None:
-    """Raise, before anything is changed, if a leaf is of a dtype that cannot hold what a call makes of it."""
-
-    def check(v: Any) -> None:
-        if isinstance(v, Core):
-            v._fold(check, list)
-        elif not (v.is_floating_point() or v.is_nested):
-            call(v.new_empty(0))
-
-    node._fold(check, list)
+def in_place(self: S, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> S:
+    """Say a call that changes values to each child, once it is seen that all can hear it."""
+    if many is None or not self._each_at_once(many, others):
+        self._match(Trial(call, PRECISE if many is not None else ()), others)
+        self._each(call, others, many)
+    return self
 
 
 def pair_(self: S, say: Call, other: Any, many: Call | None = None) -> S:
     """Say a word with an operand to each child, in place."""
     if isinstance(other, Core):
-        return self._each(say, (other,), many)
+        return in_place(self, say, (other,), many)
     if isinstance(other, Tensor) and other.ndim:
-        return self._each(say, (spread(other, self),))
+        return in_place(self, say, (spread(other, self),))
 
     def call(v: Any) -> Any:
         return say(v, other)
 
-    rehearse(self, call)
-    return self._each(call, (), None if isinstance(other, Tensor) else with_number(many, other))
+    plain = isinstance(other, (int, float))
+    return in_place(self, call, (), with_number(many, other) if plain else None)
 
 
 def paired_with_default(self: S, say: Call, other: Any, default: Any) -> S:

@@ -17,7 +17,7 @@ from tensordict.core.facts import Facts
 from tensordict.core.locks import leads_back
 from tensordict.keys import unravel_key, unravel_key_to_tuple
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.keyed import Keyed, enter
+from tensordict.ops.keyed import Keyed
 from tensordict.ops.pack import PackLayout, packed
 
 if TYPE_CHECKING:
@@ -57,6 +57,14 @@ class Structure(Keyed):
                 if walk.find(self, path) is None:
                     raise errors.missing_key(path if len(path) > 1 else path[0], self._keys(), type(self).__name__)
         return _restructured(self, lambda node: _selected(node, paths), inplace, "select keys")
+
+    def _rekey(self, made: Any) -> None:
+        """Take the keys and the children of a node that was made of me."""
+        children = dict(made._raw_pairs())
+        for key in list(self._keys()):
+            self._del(key)
+        for key, child in children.items():
+            self._set(key, child)
 
     def _untyped(self) -> Any:
         """Return me with free keys: of a tensorclass, the node inside."""
@@ -101,6 +109,7 @@ class Structure(Keyed):
             return self
         if safe and new_key in self:
             raise KeyError(f"cannot rename {old_key!r} to {new_key!r}: the new key is taken")
+        self._restructure(lambda node: _renamable(node, old, new))
         self._restructure(lambda node: _renamed(node, old, new))
         return self
 
@@ -571,11 +580,7 @@ def _restructured(self: S, call: Callable[[Any], Any], inplace: bool, what: str)
     if not inplace:
         return cast(S, self._restructure(call))
     self._gate(what)
-    changed = self._restructure(call)
-    for key in list(self._keys()):
-        self._del(key)
-    for key in changed._keys():
-        self._set(key, changed._get(key))
+    self._rekey(self._restructure(call))  # type: ignore[attr-defined]
     return self
 
 
@@ -619,21 +624,29 @@ def _excluded(node: Any, paths: Iterable[tuple[str, ...]]) -> Any:
     return node._rekeyed(children)
 
 
-def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
-    holder = node
-    for part in old[:-1]:
-        holder = enter(holder, part)
-    value = holder._get(old[-1])
+def _renamable(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
+    """Raise, before anything is changed, unless a value can get another key."""
+    holder, last = node._holder(old)
+    value = holder._get(last)
     if len(old) == len(new) == 1:
-        node._del(old[0])
-        node._set(new[0], value)
         return node
     if new[: len(old)] == old:
         raise KeyError(f"cannot rename {old!r} to {new!r}: a value cannot be put into itself")
     holder._gate("rename key {!r}", old)
-    node.set(new, value)  # raises before anything is removed
+    node._opened(new, value)
+    return node
+
+
+def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
+    holder, last = node._holder(old)
+    value = holder._get(last)
+    if len(old) == len(new) == 1:
+        node._del(last)
+        node._set(new[0], value)
+        return node
+    node.set(new, value)
     if old[: len(new)] != new:
-        holder._del(old[-1])
+        holder._del(last)
     return node
 
 
