@@ -302,6 +302,8 @@ def test_batch_size_and_names_are_kept_in_the_file(backend: str, tmp_path: pathl
     back.close()
     assert reopen(backend, tmp_path, auto_batch_size=True).batch_size == (4, 3)
     assert reopen(backend, tmp_path, auto_batch_size=True, batch_dims=1).batch_size == (4,)
+    write(TensorDict({"x": torch.ones(4, 3), "none": {"none": {}}}, [4]), backend, tmp_path).close()
+    assert reopen(backend, tmp_path, auto_batch_size=True)["none", "none"].batch_size == (4, 3)
     assert reopen(backend, tmp_path, batch_size=[4, 3]).batch_size == (4, 3)
     for batch in ([5], [4, 3, 2]):
         with pytest.raises(RuntimeError, match="batch dimension mismatch"):

@@ -2,9 +2,9 @@
 
     python tools/published.py INTERPRETER [FOLDER]
 
-INTERPRETER is a Python that imports the published `tensordict`, on the same torch; FOLDER holds folders that it saved,
-if there are any. Plain cases are saved by each of the two and opened by both: keys, dtypes, shapes, values, batch sizes
-and names must be the same.
+INTERPRETER is a Python that imports the published `tensordict`, on the same torch; FOLDER holds what it saved, if
+there is anything: folders, HDF5 files (.h5), zarr stores (.zarr) and consolidated files (.memmap). Plain cases are
+saved by each of the two and opened by both: keys, dtypes, shapes, values, batch sizes and names must be the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,14 @@ def show(td):
     return found
 for path in sys.argv[1:]:
     try:
-        print(json.dumps([path, show(TensorDict.load_memmap(path))], default=str))
+        if path.endswith(".memmap"):
+            td = TensorDict.from_consolidated(path)
+        elif path.endswith((".h5", ".zarr")):
+            opened = TensorDict.from_h5 if path.endswith(".h5") else TensorDict.from_zarr
+            td = opened(path, auto_batch_size=True, batch_dims=1).to_tensordict()
+        else:
+            td = TensorDict.load_memmap(path)
+        print(json.dumps([path, show(td)], default=str))
     except Exception as error:
         print(json.dumps([path, f"{type(error).__name__}: {error}"]))
 """
@@ -96,7 +103,7 @@ def main() -> int:
             folders = [f"{temporary}/{name}/{case}" for case in CASES]
             wrong, count = wrong + compared(given.interpreter, folders), count + len(folders)
         if given.folder:
-            found = sorted(str(path.parent) for path in pathlib.Path(given.folder).glob("*/meta.json"))
+            found = sorted(map(str, pathlib.Path(given.folder).iterdir()))
             wrong, count = wrong + compared(given.interpreter, found), count + len(found)
     print(f"{count - wrong} of {count} folders are read alike by both")
     return 1 if wrong else 0

@@ -35,6 +35,7 @@ from tensordict import (
     is_non_tensor,
     lazy_stack,
 )
+from tensordict.roof.homes import home_at
 from tensordict.storage.buffer import block_of, is_piece
 
 METHODS = ["fork", "spawn", "forkserver"]
@@ -507,3 +508,75 @@ def test_lazy_stacks_and_tensorclasses_are_roots_too(tmp_path: Path) -> None:
         for got in (root.consolidate(), from_consolidated(tmp_path / "file"), pickle.loads(pickle.dumps(root))):
             assert_alike(got, root)
     assert is_piece(step.consolidate().obs)
+
+
+def by_the_published_package() -> bytes:
+    """Return a file of one block as the published package lays it out, byte by byte."""
+
+    def node(batch: list[int], leaves: Any, **more: Any) -> dict[str, Any]:
+        said = {"device": None, "names": ["time"] * len(batch), "batch_size": batch, "is_locked": False}
+        return {"cls": "TensorDict", "non_tensors": {}, "leaves": leaves, "cls_metadata": said, **more}
+
+    x, flags, y = torch.arange(4.0).view(2, 2), torch.tensor([True, False]), torch.arange(3)
+    content = bits(x) + bits(flags) + bytes(6) + bits(y)
+    step = node([2], {"obs": ["torch.float32", [2, 2], 0, 16, 0]}, non_tensors={"word": ["w", [2], None]})
+    stack = {"stack_dim": 0, "stack_dim_name": None, "is_locked": False}
+    cut = [["torch.int64", [n], 24 + 8 * (n - 1), 24 + 8 * (2 * n - 1), 0] for n in (1, 2)]
+    members = {str(at): node([], {"p": leaf}, non_tensors={"s": ["a", [], None]}) for at, leaf in enumerate(cut)}
+    column = {"non_tensors": {"0": ["a", [], None], "1": ["b", [], None]}, "leaves": {}, "cls_metadata": stack}
+    tree = node(
+        [2],
+        {"x": ["torch.float32", [2, 2], 0, 16, 0], "b/c": ["torch.bool", [2], 16, 24, 6]},
+        non_tensors={"one": [{"k": [1]}, [2], None]},
+        n=node([2], {}, deep=node([2], {"x": ["torch.float32", [2, 2], 0, 16, 0]})),
+        step={**step, "cls": f"<class '{Step.__module__}.Step'>"},
+        lazy={"cls": "LazyStackedTensorDict", "non_tensors": {}, "leaves": {}, "cls_metadata": stack, **members},
+        column={"cls": "NonTensorStack", **column},
+    )
+    text = json.dumps(tree).encode()
+    return content + text + struct.pack("<q", len(text))
+
+
+def test_files_of_the_published_package_open(tmp_path: Path) -> None:
+    path = tmp_path / "block"
+    path.write_bytes(by_the_published_package())
+    td: Any = TensorDict.from_consolidated(path)
+    assert (td.batch_size, td.names) == ((2,), ["time"])
+    assert td["x"].tolist() == td["n", "deep", "x"].tolist() == td["step"].obs.tolist() == [[0, 1], [2, 3]]
+    assert td["b/c"].tolist() == [True, False]
+    assert (td["one"], td["column"]) == ({"k": [1]}, ["a", "b"])
+    assert (type(td["step"]), td["step"].word) == (Step, "w")
+    assert [row["p"].tolist() for row in td["lazy"]] == [[0], [1, 2]]
+    assert td["lazy"]["s"] == ["a", "a"]
+    td["x"].fill_(7)
+    assert path.read_bytes()[:16] == bits(torch.full((4,), 7.0))
+    copy = tmp_path / "copy"
+    td.consolidate(copy)
+    assert TensorDict.from_consolidated(copy, verify=True)["step"].obs.sum() == 28
+    with pytest.raises(ValueError, match="has no checksums"):
+        TensorDict.from_consolidated(path, verify=True)
+    assert home_at(str(path)) == "consolidated"
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        (b"[2, 2], 0, 16, 0]", b"[2, 3], 0, 16, 0]", r"a run for shape \[2, 3\]"),
+        (b"24, 32, 0]", b"24, 99, 0]", "a run"),
+        (b'"torch.bool", [2], 16, 24, 6]', b'"torch.bool", [2], 16, 24]   ', "not enough values"),
+        (b'"torch.int64", [1], 24, 32, 0]', b'"torch.int64", [1], 24, 3, 1,2]', "nested tensor"),
+        (b'"cls_metadata"', b'"cls_metadat_"', "cls_metadata"),
+        (b'"stack_dim": 0', b'"stack_dim": 1', "along dim 1|stack"),
+        (b'"1": {', b'"2": {', "'1'"),
+    ],
+)
+def test_what_does_not_fit_in_files_of_the_published_package(
+    old: bytes, new: bytes, message: str, tmp_path: Path
+) -> None:
+    content = by_the_published_package()
+    text = content[48:-8]
+    assert old in text
+    text = text.replace(old, new)
+    (tmp_path / "block").write_bytes(content[:48] + text + struct.pack("<q", len(text)))
+    with pytest.raises((ValueError, IndexError), match=message):
+        TensorDict.from_consolidated(tmp_path / "block")

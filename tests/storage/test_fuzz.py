@@ -26,6 +26,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_consolidated import by_the_published_package
 from torch import Tensor
 
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorClass, TensorDict, UnbatchedTensor, lazy_stack
@@ -357,6 +358,16 @@ def test_consolidated_files(data: st.DataObject) -> None:
         made[at] ^= draw(st.integers(1, 255))
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "one").write_bytes(made)
+        opened(str(Path(folder, "one")), folder)
+
+
+@FEW
+@given(st.data())
+def test_consolidated_files_of_the_published_package(data: st.DataObject) -> None:
+    whole = by_the_published_package()
+    text = spoiled(whole[48:-8], data.draw)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "one").write_bytes(whole[:48] + text + struct.pack("<q", len(text)))
         opened(str(Path(folder, "one")), folder)
 
 

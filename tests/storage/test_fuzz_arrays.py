@@ -148,7 +148,7 @@ def test_attributes_of_hdf5(data: st.DataObject) -> None:
         with h5py.File(path, "r+") as file:
             places = ["/"]
             file.visit(places.append)
-            for place in draw(st.lists(st.sampled_from([*sorted(places), "/"]), max_size=2)):
+            for place in draw(st.lists(st.sampled_from([*sorted(places), "/"]), max_size=2, unique=True)):
                 attributes = file[place].attrs
                 name = draw(st.sampled_from([*sorted(attributes), *MARKS]))
                 if name in attributes and draw(st.integers(0, 3)) == 0:

@@ -244,6 +244,8 @@ class PersistentTensorDict(Stored):
         for child in self._nodes():
             if not (keep_compliant_size and child._meta.batch[: len(batch)] == batch):
                 child.auto_batch_size_(batch_dims, keep_compliant_size)
+            if child._meta.batch[: len(batch)] != batch:  # it has no leaves that tell
+                child._set_batch(batch)
         return self
 
     def __getstate__(self) -> dict[str, Any]:

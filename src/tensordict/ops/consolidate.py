@@ -114,7 +114,7 @@ class Consolidate(Store):
         allow_pickle: bool | None = None,
         verify: bool = False,
     ) -> Self:
-        """Open a file that `consolidate` wrote, without reading its leaves.
+        """Open a file that `consolidate` wrote, here or in the published package, without reading its leaves.
 
         Args:
             filename: the file.
@@ -142,6 +142,8 @@ class Consolidate(Store):
         chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
         room = open_file(path, chosen, allow_pickle=bool(allow_pickle))
         node = open_tree(room)
+        if verify and not room.summed:
+            raise ChecksumError(f"{path!r} has no checksums, so it cannot be verified; consolidate it again")
         for line in damage(room) if verify else ():
             raise ChecksumError(line)
         return cls._received(node)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tensordict.storage import layout
+from tensordict.storage import layout, published
 from tensordict.storage.base import Child, content_of, padded, view
 from tensordict.storage.buffer import pieces_of
 from tensordict.storage.layout import Entry
@@ -199,6 +199,9 @@ class Consolidated(Sealed):
         RuntimeError: it holds a pickle, and reading one was not allowed.
     """
 
+    summed = True
+    """The file has checksums."""
+
     def __init__(self, source: Mapping, found: Any, key: tuple[str, ...] = ()) -> None:
         super().__init__(source.path, source.mode, key, source.allow_pickle)
         where = f"{source.path}: node {'/'.join(key)!r}" if key else source.path
@@ -268,7 +271,12 @@ def open_storage(
     content = content_of(storage)
     magic, version, checksum, length, total = _HEAD.unpack_from(content)
     if magic != MAGIC:
-        raise ValueError(f"{path!r} holds no consolidated tensordict: it begins with {magic!r}, not {MAGIC!r}")
+        other = published.description(content, path)
+        if other is None:
+            raise ValueError(f"{path!r} holds no consolidated tensordict: it begins with {magic!r}, not {MAGIC!r}")
+        room = Consolidated(Mapping(path, mode, storage, 0, other[1], allow_pickle, kind, pieces_of(storage)), other[0])
+        room.summed = False
+        return room
     if version > VERSION:
         raise RuntimeError(
             f"{path!r} was written in version {version} of the consolidated format, but this version reads up to "
@@ -301,7 +309,7 @@ def damage(node: Consolidated) -> Iterator[str]:
         pieces = [leaf] if not leaf.is_nested else [parts(leaf).values, parts(leaf).sizes]
         for piece, run in zip(pieces, runs, strict=True):
             found = f"{crc(piece):08x}"
-            if found != run[3]:
+            if found != run[3] is not None:
                 yield (
                     f"key {layout.shown((*node._key, key))}: {node.path!r} has the CRC-32 {found} there, expected "
                     f"{run[3]!r}: it is damaged, or was written through a mapping"
