@@ -382,7 +382,7 @@ class Keyed(Facts):
         return self.get(key)
 
     def pop(self, key: NestedKey, default: Any = NO_DEFAULT) -> Any:
-        """Remove a key and return its value, or a default when there is none.
+        """Remove a key and return its value as `get` does, non-tensors as nodes, or a default when there is none.
 
         Raises:
             KeyError: if there is no such key and no default.
@@ -394,7 +394,7 @@ class Keyed(Facts):
         """
         if default is not NO_DEFAULT and key not in self:
             return default
-        value = self._read(key)
+        value = self._found(key)
         self.del_(key)
         return value
 
