@@ -116,6 +116,8 @@ ROWS = [
     Row("save 1,000 leaves to a folder, in place of others", MANY, 'td.memmap(f"{folder}/again")'),
     Row("move 1,000 leaves to shared memory", MANY, "td.clone().share_memory_()"),
     Row("save 1 GB, flushed; beside `cp` and the same flushing", BIG, "saved()", "copied()"),
+    Row("pickle 1,000 leaves, and back", MANY, "pickle.loads(pickle.dumps(td))", "pickle.loads(pickle.dumps(d))"),
+    Row("the same, consolidated", MANY + "td = td.consolidate()\n", "pickle.loads(pickle.dumps(td))"),
     Row(
         "pickle a consolidated tensordict of 50 MB, and back",
         TABLE + "td = td.consolidate()\n",

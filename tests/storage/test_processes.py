@@ -19,8 +19,9 @@ from torch import Tensor
 from tensordict.storage.base import Record
 from tensordict.storage.folder import Folder
 from tensordict.storage.mapped import MemoryMappedTensor, present
-from tensordict.storage.memmap import anonymous, handle, home_of, restore
+from tensordict.storage.memmap import anonymous, home_of
 from tensordict.storage.memory import is_shared, share
+from tensordict.storage.sent import handle, restore
 
 METHODS = ["fork", "spawn", "forkserver"]
 

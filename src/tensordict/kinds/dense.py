@@ -25,12 +25,11 @@ from tensordict.ops.ragged import concatenated, is_nested, paired, told, write_r
 from tensordict.ops.rows import align
 from tensordict.ops.store import LOADERS, adopt, node_home, open_room
 from tensordict.storage.base import Record
-from tensordict.storage.buffer import loose
 from tensordict.storage.gathers import splits
 from tensordict.storage.guard import read_only
 from tensordict.storage.mapped import present
-from tensordict.storage.memmap import Handle, NestedHandle, packed, restore
 from tensordict.storage.packed import Records
+from tensordict.storage.sent import Packed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -413,19 +412,7 @@ class TensorDict(TensorDictBase):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        children = {k: packed(v) if isinstance(v, Tensor) else v for k, v in self._dict.items()}
-        return {**super().__getstate__(), "_dict": children}
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        made: Any = super().__reduce_ex__(protocol)
-        if protocol >= 5:  # each leaf as a buffer that may go out of band
-            leaves = made[2]["_dict"]
-            leaves |= {k: loose(v) or v for k, v in leaves.items() if isinstance(v, Tensor)}
-        return made
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        children = {k: restore(v) if isinstance(v, (Handle, NestedHandle)) else v for k, v in state["_dict"].items()}
-        super().__setstate__({**state, "_dict": children})
+        return {**super().__getstate__(), "_dict": Packed(self._dict)}
 
     def _get(self, key: str) -> Any:
         try:

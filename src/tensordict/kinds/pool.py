@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tensordict.storage.memmap import handle
+from tensordict.storage.sent import handle
 from tensordict.storage.strings import Strings
 
 LONG = 1000

@@ -23,7 +23,7 @@ from tensordict.meta import Meta, as_batch
 from tensordict.ops.describe import brief
 from tensordict.ops.store import LOADERS, node_home
 from tensordict.storage.base import Record
-from tensordict.storage.memmap import Handle, packed, restore
+from tensordict.storage.sent import Packed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -244,12 +244,11 @@ class Unbatched(Opaque):
         return node
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_tensor": packed(self._tensor)}
+        return {**super().__getstate__(), "_tensor": Packed({"": self._tensor})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         PRESENTED.add(Unbatched)
-        tensor = state["_tensor"]
-        super().__setstate__({**state, "_tensor": restore(tensor) if isinstance(tensor, Handle) else tensor})
+        super().__setstate__({**state, "_tensor": state["_tensor"][""]})
 
 
 def _beside(other: Any) -> Tensor:

@@ -29,6 +29,7 @@ from tensordict.kinds.pool import Pool
 from tensordict.kinds.unbatched import Unbatched, UnbatchedTensor
 from tensordict.kinds.window import Window
 from tensordict.meta import Meta
+from tensordict.storage.sent import unpacked
 from tensordict.storage.strings import opened
 
 Turn = Callable[[Tensor, Batch], Tensor]
@@ -253,4 +254,4 @@ for _kind in (PersistentTensorDict, Window):
 add_safe_globals(
     [TensorDict, LazyStackedTensorDict, NonTensorData, MetaData, NonTensorStack, Unbatched, UnbatchedTensor]
 )
-add_safe_globals([Meta, Pool, opened])
+add_safe_globals([Meta, Pool, opened, unpacked])

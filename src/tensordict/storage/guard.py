@@ -14,7 +14,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from tensordict.storage.memmap import Home, NestedHandle, handle, home_of, restore
+from tensordict.storage.memmap import Home, home_of
+from tensordict.storage.sent import NestedHandle, handle, restore
 
 # These change what a tensor says of itself, not what lies in the file.
 _HARMLESS = frozenset(["requires_grad_", "share_memory_", "detach_", "rename_"]) | frozenset(

@@ -13,19 +13,17 @@ from torch import Tensor
 from tensordict.storage.base import byte_count, view
 from tensordict.storage.guard import frozen, guarded, read_only, refuse_write
 from tensordict.storage.memmap import (
-    Handle,
     allocate_anonymous,
     anonymous,
     attach,
     copy_leaf,
-    handle,
     home_of,
     leaf_of,
     lies_at,
     new_leaf,
-    restore,
 )
 from tensordict.storage.ragged import Parts, whole
+from tensordict.storage.sent import Handle, handle, restore
 
 Path = str | os.PathLike[str]
 

@@ -1,7 +1,6 @@
 """Tensors over mapped files.
 
     file --map_file--> storage with a `Home` --view--> plain leaf --present--> MemoryMappedTensor
-    leaf --handle--> file name, offset, shape, ... --restore--> the same bytes, in any process
 
 Inside the library a leaf is a plain tensor: what says that it is mapped is the `Home` attached to its storage, which
 every view of it shares. `MemoryMappedTensor` (in `mapped`) is only what a user is handed.
@@ -17,20 +16,16 @@ import tempfile
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import reduce_tensor
 
 from tensordict.storage import disk
 from tensordict.storage.base import Spec, byte_count, flat_bytes, require_space, spec_of, view
-from tensordict.storage.buffer import Buffer, block_of, is_piece, mark, piece_of, received_sizes, sent_sizes
 from tensordict.storage.layout import TEMPORARY
-from tensordict.storage.memory import Slot, is_shared, missing
-from tensordict.storage.ragged import Parts, parts, whole
+from tensordict.storage.memory import Slot, missing
 
 MODES = ("r", "r+")
 
@@ -351,118 +346,3 @@ def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
             storage: Any = leaf.untyped_storage()
             storage._home.note(int(leaf.storage_offset()) * leaf.itemsize, tuple(leaf.shape))
     return made
-
-
-# --- from one process to another
-
-
-class Handle(NamedTuple):
-    """What to send instead of a leaf: a file name (or the whole shared block), and which part of it.
-
-    `leaf` is the first byte and the shape of the leaf in the file. `flags` tell whether the tensor requires gradients,
-    is a conjugate or a negative, and is one of the leaves of a block.
-    """
-
-    path: str | None
-    mode: str
-    block: Buffer | None
-    nbytes: int
-    leaf: tuple[int, tuple[int, ...]] | None
-    dtype: torch.dtype
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    flags: tuple[bool, bool, bool, bool]
-
-
-class NestedHandle(NamedTuple):
-    """What to send instead of a nested leaf whose values are mapped or shared; sizes travel by value."""
-
-    values: Handle
-    sizes: tuple[bytes, tuple[int, ...]]
-    jagged_dim: int
-
-
-def handle(tensor: Tensor) -> Handle | NestedHandle | None:
-    """Return a small picklable object that stands for a mapped or shared CPU leaf; None for any other tensor.
-
-    >>> (a,) = anonymous([torch.arange(6)])
-    >>> restore(handle(a[2:4]))
-    tensor([2, 3])
-    """
-    if tensor.is_nested:
-        return _nested_handle(tensor)
-    home = home_of(tensor)
-    if home is None and not (tensor.device.type == "cpu" and tensor.layout is torch.strided and is_shared(tensor)):
-        return None
-    if tensor.requires_grad and not tensor.is_leaf:
-        return None
-    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
-    return Handle(
-        home.path if home else None,
-        home.mode if home else "r+",
-        None if home else block_of(storage),
-        storage.nbytes(),
-        home.leaf_at(offset * tensor.itemsize) if home else None,
-        tensor.dtype,
-        offset,
-        tuple(tensor.shape),
-        tensor.stride(),
-        (tensor.requires_grad, tensor.is_conj(), tensor.is_neg(), is_piece(tensor)),
-    )
-
-
-def _nested_handle(tensor: Tensor) -> NestedHandle | None:
-    owner = tensor if tensor.layout is torch.strided else tensor.values()
-    if tensor.requires_grad or (home_of(owner) is None and not is_shared(owner)):
-        return None
-    given = parts(tensor)
-    sent = handle(given.values)
-    return NestedHandle(sent, sent_sizes(given.sizes), given.jagged_dim) if isinstance(sent, Handle) else None
-
-
-def packed(tensor: Tensor) -> Any:
-    """Return what to pickle instead of a leaf: what stands for it, or the tensor itself."""
-    return handle(tensor) or piece_of(tensor) or tensor
-
-
-def restore(sent: Handle | NestedHandle) -> Tensor:
-    """Return the leaf that a handle stands for, over the same bytes.
-
-    Raises:
-        FileNotFoundError: the file is gone.
-        ValueError: the file is shorter by now.
-    """
-    if isinstance(sent, NestedHandle):
-        return whole(Parts(restore(sent.values), received_sizes(sent.sizes), sent.jagged_dim))
-    if sent.block is not None:
-        storage = sent.block.storage
-    else:
-        storage = attach(str(sent.path), sent.nbytes, sent.mode, most=math.inf)  # others may have appended
-        if sent.leaf is not None:
-            storage._home.note(*sent.leaf)  # type: ignore[attr-defined]
-    leaf = torch.empty(0, dtype=sent.dtype).set_(storage, sent.offset, sent.shape, sent.stride)
-    requires_grad, conjugate, negative, piece = sent.flags
-    if piece:
-        mark(leaf)
-    if negative:
-        leaf = torch._neg_view(leaf)
-    if conjugate:
-        leaf = leaf.conj()
-    return leaf.requires_grad_() if requires_grad else leaf
-
-
-def _reduce_plain(tensor: Tensor) -> Any:
-    # torch would look for the file descriptor of the mapping, which is closed.
-    if home_of(tensor) is None or (sent := handle(tensor)) is None:
-        return reduce_tensor(tensor)
-    return restore, (sent,)
-
-
-def _reduce_buffer(buffer: Buffer) -> Any:
-    # as a tensor it is shared; as bytes it would be copied
-    return Buffer, (buffer.content,)
-
-
-ForkingPickler.register(Tensor, _reduce_plain)
-ForkingPickler.register(Buffer, _reduce_buffer)

@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from tensordict.storage.memmap import Handle, packed, restore
+from tensordict.storage.sent import Packed
 
 Array = Any  # a numpy array; its own type knows no memoryview
 
@@ -84,7 +84,7 @@ class Strings:
         return len(self.offsets) - 1
 
     def __reduce__(self) -> Any:
-        return opened, (list(map(packed, self.tensors().values())), self.where)
+        return opened, (Packed(self.tensors()), self.where)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
@@ -173,9 +173,9 @@ class Strings:
         return known.view(numpy.bool_)
 
 
-def opened(parts: list[Tensor | Handle], where: str) -> Strings:
-    """Return a pickled column; mapped and shared tensors come as handles."""
-    return Strings(*(restore(part) if isinstance(part, Handle) else part for part in parts), where=where)
+def opened(parts: dict[str, Tensor], where: str) -> Strings:
+    """Return a pickled column."""
+    return Strings(*parts.values(), where=where)
 
 
 def _ends(sizes: Array) -> Tensor:
