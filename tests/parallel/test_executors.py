@@ -9,6 +9,7 @@ import multiprocessing.pool
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -364,6 +365,21 @@ def run_example(name: str, *arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+MPI = importlib.util.find_spec("mpi4py") and shutil.which("mpiexec")
+
+
+@pytest.mark.skipif(not MPI, reason="needs mpi4py and mpiexec")
+@pytest.mark.parametrize("how", ["pool", "comm"])
+def test_the_processes_of_mpi_are_an_executor(how: str, tmp_path: pathlib.Path) -> None:
+    script = [str(pathlib.Path(__file__).with_name("mpi_work.py")), how, str(tmp_path)]
+    python = [sys.executable, *(["-m", "mpi4py.futures"] if how == "pool" else [])]
+    freely = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
+    freely |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    command = ["mpiexec", "-n", "3", *python, *script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | freely)
+    assert done.stdout == "right\n", done.stderr
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="needs the extra dask")
