@@ -946,6 +946,60 @@ RULES: list[Rule] = [
     Rule(
         "squeeze", "batch|values", "A non-tensor that is the same for all rows stays one value", both(words, lazy, wide)
     ),
+    Rule("addcmul", "kind: NotImplementedError, published done", "what torch raises for a leaf is handed on", lazy),
+    Rule(
+        "fill_ apply_ zero_ set_at_",
+        "kind: TensorDict, published LazyStackedTensorDict|values",
+        "A word that mixes the stack dim with others",
+        both(lazy, has("unflatten|reshape|flatten|view|expand|repeat|tile")),
+    ),
+    Rule("read del_ pop", r"keys: \['\w+'\] more, \[\] fewer", "`densify` of a dense one", has("densify")),
+    Rule("softmax", "kind: RuntimeError, published done", "A heterogeneous stack has no values to join", lazy),
+    Rule(
+        "flip flipud fliplr roll rot90 tile repeat",
+        r"kind: LazyStackedTensorDict, published TensorDict|kind: done, published \w+Error",
+        "`flip`, `roll` and `rot90` take stacks whose members differ",
+        lazy,
+    ),
+    Rule("requires_grad", "kind: done, published RuntimeError", "A heterogeneous stack has no values to join", lazy),
+    Rule(
+        "reshape flatten view",
+        r"keys: \['\w+'(, '\w+')*\] more, \[\] fewer",
+        "members differ, and no dense one exists, is the result a lazy stack of the same rows",
+        lazy,
+    ),
+    Rule("sum mean prod", "batch", "A nested tensordict with more batch dims than its parent keeps", both(wide, bare)),
+    Rule(
+        "+= -= *=",
+        "kind: RuntimeError, published done",
+        "so is a value whose shape does not broadcast to what is there",
+        both(bare, has("leaf")),
+    ),
+    Rule(
+        "get",
+        "kind: value, published NonTensor\\w+|values",
+        "With a default or an intersection, a key that only one side has",
+        has("intersection"),
+    ),
+    Rule(
+        "int long float double bool half",
+        "batch|locked",
+        "What has no tensors is a tensordict after a word that computes",
+        has(r"apply\(lambda x: .*, batch_size="),
+    ),
+    Rule(
+        "new_full",
+        r"kind: NonTensorStack, published (LazyStacked)?TensorDict",
+        "Words that compute hand non-tensors",
+        words,
+    ),
+    Rule(
+        "setdefault",
+        r"keys: \['\w+'\] more, \[\] fewer",
+        "`flatten` and `squeeze` of dims that need no change",
+        has(r"flatten\(|squeeze\("),
+    ),
+    Rule("masked_select", "kind: done, published RuntimeError", "What torch answers in new memory is a copy", lazy),
     Rule(
         "pop",
         r"keys: \[\] more, \['\w+'\] fewer",

@@ -136,6 +136,20 @@ def test_expanded_leaves_stop_a_word_before_it_starts(word: str) -> None:
     stopped(IN_PLACE[word], torch.ones(1).expand(3), "'c'.*expanded")
 
 
+@pytest.mark.parametrize(
+    "value", [5.0, torch.tensor(5.0), torch.full((3,), 5.0), TensorDict({"a": torch.full((3,), 5.0)}, [3])]
+)
+def test_rows_of_expanded_leaves_are_written_where_torch_writes_them(value: Any) -> None:
+    td, leaf = TensorDict({"a": torch.zeros(3)}, [3]).expand(2, 3), torch.zeros(3).expand(2, 3)
+    td[0] = value
+    leaf[0] = 5.0
+    assert torch.equal(td["a"], leaf)
+    with pytest.raises(RuntimeError, match=r"'a'.*expanded"):
+        td[:] = value
+    with pytest.warns(UserWarning, match="expanded tensors is deprecated"):
+        td[torch.tensor([1])] = value
+
+
 @pytest.mark.parametrize("word", IN_PLACE)
 def test_leaves_that_require_a_gradient_stop_a_word_before_it_starts(word: str) -> None:
     stopped(IN_PLACE[word], torch.ones(3, requires_grad=True), "'c'.*requires a gradient")

@@ -372,7 +372,7 @@ class TensorDict(TensorDictBase):
     def _admit(self, plan: Plan, value: Any) -> None:
         """Raise, before anything is written, if a value does not fit."""
         if not isinstance(value, (Tensor, Core)):
-            self._match(filling(value))
+            self._match(filling(value, plan))
             return
         tail, depth, tensor = plan.batch, len(self._meta.batch), isinstance(value, Tensor)
         pairs: Any = value._raw_pairs() if isinstance(value, Core) else [(k, value) for k in self._dict]
@@ -381,7 +381,7 @@ class TensorDict(TensorDictBase):
             mine = self._dict.get(k)
             if type(mine) is Tensor and type(theirs) is Tensor and not (mine.is_nested or theirs.is_nested):
                 wanted = room(mine.shape)
-                check_writable(k, mine)
+                check_writable(k, mine, plan)
                 if theirs.shape != wanted or theirs.dtype is not mine.dtype:
                     check_room(k, wanted, theirs, None if plan.view else mine)
             elif mine is not None:

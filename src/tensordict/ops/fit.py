@@ -11,6 +11,7 @@ from torch import Tensor
 from tensordict import errors
 from tensordict.aliases import Batch, Call
 from tensordict.core import coerce
+from tensordict.indexing import Plan
 from tensordict.ops.ragged import paired
 
 PRECISE = {torch.float32, torch.float64}  # narrower ones compute with a number as it is, not with it rounded
@@ -23,14 +24,14 @@ class Trial:
     It is known of some dtypes that they can take the result, if all operands have them too.
     """
 
-    def __init__(self, call: Call, known: Iterable[torch.dtype] = ()) -> None:
-        self._call, self._known = call, set(known)
+    def __init__(self, call: Call, known: Iterable[torch.dtype] = (), plan: Plan | None = None) -> None:
+        self._call, self._known, self._plan = call, set(known), plan
         self._done: set[tuple[torch.dtype, ...]] = set()
 
     def __call__(self, key: str, leaf: Tensor, *parts: Tensor) -> None:
         """Raise unless the call can be said to a leaf and its parts of the operands."""
         if leaf.requires_grad or not leaf.is_contiguous():
-            check_writable(key, leaf)
+            check_writable(key, leaf, self._plan)
         if leaf.is_nested:
             for row, part in paired(leaf, (), parts[0]) if len(parts) == 1 else ():
                 self(key, row, part)
@@ -52,13 +53,13 @@ class Trial:
             self._done.add(dtypes)
 
 
-def filling(value: Any) -> Trial:
+def filling(value: Any, plan: Plan) -> Trial:
     """Return the trial of a number that is written to rows."""
 
     def call(v: Tensor) -> None:
         torch.empty(0, dtype=v.dtype)[...] = value
 
-    return Trial(call, () if isinstance(value, complex) else PRECISE)
+    return Trial(call, () if isinstance(value, complex) else PRECISE, plan)
 
 
 def expanded(leaf: Tensor) -> bool:
@@ -68,8 +69,8 @@ def expanded(leaf: Tensor) -> bool:
     return any(not step and size > 1 for step, size in zip(leaf.stride(), leaf.shape))
 
 
-def check_writable(key: str, leaf: Tensor) -> None:
-    """Raise if torch would refuse any change of a leaf in place."""
+def check_writable(key: str, leaf: Tensor, plan: Plan | None = None) -> None:
+    """Raise if torch would refuse any change in place of a leaf, or of the rows of a plan."""
     if leaf.requires_grad and torch.is_grad_enabled():
         base = leaf if leaf._base is None else leaf._base
         if base.is_leaf and base.requires_grad:
@@ -77,7 +78,7 @@ def check_writable(key: str, leaf: Tensor) -> None:
                 f"cannot change the value at key {key!r} in place: it requires a gradient and is a leaf of the graph; "
                 f"change it under torch.no_grad()"
             )
-    if expanded(leaf):
+    if expanded(leaf) and (plan is None or (plan.view and expanded(plan.call(leaf)))):
         raise RuntimeError(
             f"cannot change the value at key {key!r} in place: it is expanded, so that elements share memory; "
             f"clone() the tensordict first"
