@@ -20,7 +20,6 @@ import os
 import pickle
 import queue
 import random
-import signal
 import threading
 import time
 import weakref
@@ -39,9 +38,9 @@ from tensordict.data.order import Blocks, mixed, order_of
 from tensordict.data.reader import Run, Task
 from tensordict.data.schedule import Schedule
 from tensordict.ops.parallel.link import Link
-from tensordict.ops.parallel.pool import obituary
+from tensordict.ops.parallel.pool import AT_START, obituary
 from tensordict.ops.parallel.wire import WorkerError, dumps, fault, loads, open_answer, split
-from tensordict.ops.parallel.worker import Parcel, die_with_parent, ends
+from tensordict.ops.parallel.worker import Parcel, leave, settle, start_process
 from tensordict.storage.base import view
 from tensordict.storage.memory import allocate_shared
 
@@ -51,10 +50,6 @@ _PATIENCE = 1.0  # seconds between two looks at the other side
 _UNPICKLABLE = (
     "the dataset or the transform cannot be sent to a process ({error}). Define the transform at the top level of a "
     "module, not as a lambda or inside another function, or use threads (workers=1)"
-)
-_AT_START = (
-    ". If it failed before the first batch, its traceback is printed above: it must be able to import the main module "
-    "(put the main code under `if __name__ == '__main__':`)"
 )
 
 
@@ -104,21 +99,16 @@ class Helper:
         if multiprocessing.current_process().daemon:
             raise RuntimeError("a worker process may not start a process of its own: pass workers=1 here")
         parcel = Parcel(recipe)  # type: ignore[arg-type]
-        context: Any = torch.multiprocessing.get_context(None if method == "process" else method)
-        ours, theirs = context.Pipe()
-        self.link = Link(ours)
-        ends.add(self.link)
-        self.process: Any = context.Process(target=_serve, args=(theirs, parcel), daemon=True, name="loader")
         self._owner = os.getpid()
         self._block: Tensor | None = None
         self._size = self._generation = 0
         try:
-            self.process.start()
+            self.link, self.process = start_process(
+                _serve, (parcel,), None if method == "process" else method, "loader"
+            )
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self.link.close()
             raise pickle.PicklingError(_UNPICKLABLE.format(error=error)) from error
         finally:
-            theirs.close()
             parcel.close()
         self.end = weakref.finalize(self, _end, self.process, self.link, os.getpid())
 
@@ -161,7 +151,7 @@ class Helper:
     def _died(self) -> WorkerError:
         self.process.join(_PATIENCE)
         code = self.process.exitcode
-        return WorkerError(f"the process of the Loader {obituary(code)}" + (_AT_START if code == 1 else ""))
+        return WorkerError(f"the process of the Loader {obituary(code)}" + (AT_START if code == 1 else ""))
 
 
 def _end(process: Any, link: Link, owner: int) -> None:
@@ -170,11 +160,7 @@ def _end(process: Any, link: Link, owner: int) -> None:
         return
     link.close()
     process.terminate()
-    process.join(_PATIENCE)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-    process.close()
+    leave(process, time.monotonic() + _PATIENCE)
 
 
 def hired(recipe: Recipe, method: str, idle: deque[Helper]) -> Helper:
@@ -350,11 +336,7 @@ def where(error: BaseException) -> str:
 
 def _serve(pipe: Any, parcel: Any) -> None:
     """Be a child until the parent closes the pipe or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its children
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for end in list(ends):
-        end.close()
-    threading.Thread(target=die_with_parent, daemon=True).start()
+    settle()
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, OSError):
         link = Link(pipe)

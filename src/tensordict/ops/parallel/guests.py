@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 import torch
@@ -124,7 +124,7 @@ class Guests:
         self._tasks: dict[int, _Task] = {}  # by the number of their first chunk
         self._busy, self._together = 0, 1
         self._pace, self._weight = Pace(), 0
-        self._done: queue.SimpleQueue[tuple[_Task, Any, BaseException | None]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[_Task, Callable[[], Answers]]] = queue.SimpleQueue()
         self._progress = time.monotonic()
         self._staff = _Staff(pool)
         self._by_value = not knows_main(pool)
@@ -165,7 +165,7 @@ class Guests:
         while (self._tasks and not done) or not self._done.empty():
             try:
                 self._staff.lost()
-                task, result, error = self._done.get(timeout=self._patience()) if block else self._done.get_nowait()
+                task, result = self._done.get(timeout=self._patience()) if block else self._done.get_nowait()
             except queue.Empty:
                 if not block:
                     break
@@ -176,10 +176,12 @@ class Guests:
             if self._tasks.pop(task.numbers.start, None) is None:
                 continue
             self._busy -= len(task.numbers)
-            if error is not None:
+            try:
+                answers = result()
+            except Exception as error:
                 self._lose(task, error)
             else:
-                done += self._open(task, *result)
+                done += self._open(task, *answers)
         return done
 
     def close(self, finished: bool) -> None:
@@ -241,26 +243,20 @@ class Guests:
         """Hand a task to the pool; one that cannot take it has lost it."""
         self._tasks[task.numbers.start] = task
         self._busy += len(task.numbers)
-        back = partial(self._back, task)
         call: Callable[..., Any] = _run_here if self._ticket is None else _run_there
         here = self._job, task.numbers, self._over.is_set
         args = here if self._ticket is None else (*self._ticket, self._load(task.numbers))
+        put = self._done.put
         if hasattr(self._pool, "apply_async"):
-            self._pool.apply_async(
-                call, args, callback=partial(back, None), error_callback=lambda error: back(error, None)
-            )
+            lost = lambda error: put((task, partial(_fail, error)))
+            self._pool.apply_async(call, args, callback=lambda made: put((task, lambda: made)), error_callback=lost)
             return
         try:
             task.future = self._pool.submit(call, *args)
         except concurrent.futures.BrokenExecutor as error:
-            back(error, None)
+            put((task, partial(_fail, error)))
         else:
-            task.future.add_done_callback(lambda future: back(_error_of(future), future))
-
-    def _back(self, task: _Task, error: BaseException | None, result: Any) -> None:
-        # called in a thread of the pool: what is in a future is only read where it is there
-        value = result.result() if error is None and hasattr(result, "result") else result
-        self._done.put((task, value, error))
+            task.future.add_done_callback(lambda future: put((task, future.result)))
 
     def _open(self, task: _Task, seconds: float, answers: list[Any]) -> Done:
         """Return the results, and send what was not done in time again."""
@@ -272,7 +268,7 @@ class Guests:
             self._begin(_Task(left))
         return list(zip(done, answers))
 
-    def _lose(self, task: _Task, error: BaseException) -> None:
+    def _lose(self, task: _Task, error: Exception) -> None:
         """Run chunks again that the pool lost, each alone, or raise; what a function raised in a thread is no loss."""
         if self._ticket is None:
             raise error
@@ -306,6 +302,10 @@ class Guests:
             raise TimeoutError(f"no chunk was done for {self._timeout} s; the oldest under way is {oldest}")
 
 
+def _fail(error: BaseException) -> NoReturn:
+    raise error
+
+
 def _stored(pool: AnyPool, parts: list[Any]) -> Any:
     """Put the parts of a job to the object store of a cluster and return the reference; None where there is none."""
     if hasattr(pool, "put"):
@@ -335,13 +335,6 @@ class _Staff:
             self._seen = present
             self._dead = self._dead or any(not self._retires or process.exitcode for process in gone)
         return self._dead
-
-
-def _error_of(future: Any) -> BaseException | None:
-    if future.cancelled():
-        return concurrent.futures.CancelledError()
-    error: BaseException | None = future.exception()
-    return error
 
 
 # ---- in a worker of theirs

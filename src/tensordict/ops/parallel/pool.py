@@ -22,19 +22,17 @@ import signal
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
-import torch
 
 from .crew import Done, undisturbed
 from .job import Job
 from .link import HELLO, READY, Link, Watch
 from .pace import Pace
 from .wire import WorkerError, open_answer
-from .worker import Parcel, Setup, ends, serve
+from .worker import Parcel, Setup, leave, serve, start_process
 
 PATIENCE = 1.0  # seconds between two looks at the workers' health
 GRACE = 0.5  # seconds for workers to leave before they are killed
@@ -46,24 +44,10 @@ class _Worker:
     """One process, its pipe, and the chunks that it has."""
 
     def __init__(self, parcel: Parcel, setup: Setup, index: int) -> None:
-        context: Any = torch.multiprocessing.get_context(setup.method)
         self.index, self.given, self.up, self.ready = index, 0, False, False
         self.chunks: deque[int] = deque()
         self.since: float | None = time.monotonic()  # when its present chunk, or before that its start, began
-        ours, theirs = context.Pipe()
-        self.link = Link(ours)
-        ends.add(self.link)
-        self.process: Any = context.Process(
-            target=serve, args=(theirs, parcel, setup, index), daemon=True, name=f"map-worker-{index}"
-        )
-        try:
-            with _deaf():
-                self.process.start()
-        except BaseException:
-            self.link.close()
-            raise
-        finally:
-            theirs.close()
+        self.link, self.process = start_process(serve, (parcel, setup, index), setup.method, f"map-worker-{index}")
 
     def give(self, numbers: Sequence[int]) -> None:
         """Send chunks; a worker that is dead is found by its exit."""
@@ -73,27 +57,6 @@ class _Worker:
         self.given += len(numbers)
         with contextlib.suppress(OSError):
             self.link.pipe.send_bytes(array("q", numbers))
-
-    def leave(self, deadline: float) -> None:
-        """Wait for the process until the deadline, then kill it."""
-        self.process.join(max(0.0, deadline - time.monotonic()))
-        if self.process.exitcode is None:
-            self.process.kill()
-            self.process.join()
-        self.process.close()
-
-
-@contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Let a process be born deaf to Ctrl-C, which would else end it before it can ignore it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Pool:
@@ -165,7 +128,7 @@ class Pool:
                 worker.process.terminate()
         deadline = time.monotonic() + GRACE
         for worker in everyone:
-            worker.leave(deadline)
+            leave(worker.process, deadline)
         self._parcel.close()
 
     def _start(self) -> None:
@@ -224,7 +187,7 @@ class Pool:
         self._watch.remove(worker.process.sentinel)
         for old in [old for old in self._retired if old.process.exitcode is not None]:
             self._retired.remove(old)
-            old.leave(0.0)
+            leave(old.process, 0.0)
 
     def _bury(self, worker: _Worker, done: Done) -> None:
         """Read what a dead worker still said, and deal with what it had."""
@@ -247,7 +210,7 @@ class Pool:
         self._dismiss(worker)
         self._backlog.extendleft(reversed(worker.chunks))
         worker.link.close()
-        worker.leave(0.0)
+        leave(worker.process, 0.0)
         if not self._workers:
             self._start()
 
@@ -279,7 +242,7 @@ class Pool:
             return f"at {self._job.label(worker.chunks[0])}{_HINT}"
         if worker.ready:
             return "between two chunks"
-        return "at its start, before it had a chunk" + (_AT_START if code == 1 else "")
+        return "at its start, before it had a chunk" + (AT_START if code == 1 else "")
 
 
 def _readable(link: Link) -> bool:
@@ -294,8 +257,8 @@ _UNPICKLABLE = (
     "the job cannot be sent to a worker process ({error}). Define the function {fn!r} at the top level of a module, "
     "not as a lambda or inside another function, or use mp_start_method='fork'"
 )
-_AT_START = (
-    ". If it failed before the function ran, its traceback is printed above: a worker must be able to import the "
+AT_START = (
+    ". If it failed before it had begun, its traceback is printed above: a worker must be able to import the "
     "main module (put the main code under `if __name__ == '__main__':`)"
 )
 

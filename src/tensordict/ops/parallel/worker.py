@@ -9,7 +9,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import reduction
@@ -93,8 +95,41 @@ class Parcel:
         self._large = self._kept = None
 
 
-def serve(pipe: Any, parcel: Parcel, setup: Setup, index: int) -> None:
-    """Be a worker until the parent closes the pipe or dies."""
+def start_process(
+    target: Callable[..., None], args: tuple[Any, ...], method: str | None, name: str
+) -> tuple[Link, Any]:
+    """Start a process that gets one end of a pipe before its other arguments; return our end, and the process."""
+    context: Any = torch.multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    link = Link(ours)
+    ends.add(link)
+    process = context.Process(target=target, args=(theirs, *args), daemon=True, name=name)
+    try:
+        with _deaf():
+            process.start()
+    except BaseException:
+        link.close()
+        raise
+    finally:
+        theirs.close()
+    return link, process
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Let a process be born deaf to Ctrl-C, which would else end it before it can ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def settle() -> None:
+    """Make this new process one that its parent ends, and that ends when the parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -102,6 +137,20 @@ def serve(pipe: Any, parcel: Parcel, setup: Setup, index: int) -> None:
     for end in list(ends):
         end.close()
     threading.Thread(target=die_with_parent, daemon=True).start()
+
+
+def leave(process: Any, deadline: float) -> None:
+    """Wait for a process until the deadline, then kill it."""
+    process.join(max(0.0, deadline - time.monotonic()))
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    process.close()
+
+
+def serve(pipe: Any, parcel: Parcel, setup: Setup, index: int) -> None:
+    """Be a worker until the parent closes the pipe or dies."""
+    settle()
     work = partial(_work, pipe, parcel, setup, index)
     if setup.threads == 1:
         work()
