@@ -96,6 +96,12 @@ ROWS = [
     Row("the same, not packed", TABLE, "td[next(rows)]", PLAIN),
     Row("consolidate 1,000 leaves", MANY, "td.consolidate()", "{k: v.clone() for k, v in d.items()}"),
     Row(
+        "consolidate 1,000 leaves to a file",
+        MANY,
+        'td.consolidate(f"{folder}/one")',
+        'torch.save(d, f"{folder}/plain.pt")',
+    ),
+    Row(
         "open 1,000 leaves in one file",
         MANY + '_ = td.consolidate(f"{folder}/one")\n',
         'TensorDict.from_consolidated(f"{folder}/one")',

@@ -22,6 +22,8 @@ Spec = tuple[tuple[int, ...], torch.dtype]
 
 ALIGN = 64
 
+_blanks: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
 
 @dataclass(frozen=True)
 class Record:
@@ -129,7 +131,11 @@ def view(
     storage: torch.UntypedStorage, start: int, shape: Sequence[int], dtype: torch.dtype, stride: int = 0
 ) -> Tensor:
     """Return a tensor over the bytes of a storage that begin at `start`: contiguous, or with `stride` bytes a row."""
-    leaf = torch.empty(0, dtype=dtype, device=storage.device)
+    kind = dtype, storage.device
+    blank = _blanks.get(kind)
+    if blank is None:
+        blank = _blanks[kind] = torch.empty(0, dtype=dtype, device=storage.device)
+    leaf = blank.new()  # takes half the time of `torch.empty`
     if not stride:
         return leaf.set_(storage, start // dtype.itemsize, shape)  # type: ignore[call-overload, no-any-return]
     within = torch.empty(shape[1:], device="meta").stride()

@@ -42,18 +42,23 @@ _HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC-32 of the description, i
 
 
 class Draft(NamedTuple):
-    """A file before it is written: where in it each tensor of a tree lies, and where the first byte of leaves is."""
+    """A file before it is written: its description, where in it each tensor of a tree lies, where the leaves begin.
+
+    `runs` are those in the description, by the number of the tensor; their sums are zeros, which take as much room.
+    """
 
     sketch: Sketch
-    layout: str | None
+    found: dict[str, Any]
+    runs: list[list[Any]]
     slots: list[Slot]
     start: int
     nbytes: int
 
     def head(self, sums: Sequence[int]) -> bytes:
         """Return the header and the description, with the sums of all tensors."""
-        text = _described(self, sums)
-        total = self.nbytes - self.start
+        for run, found in zip(self.runs, sums):
+            run[3] = f"{found:08x}"
+        text, total = _text(self.found), self.nbytes - self.start
         return _HEAD.pack(MAGIC, VERSION, zlib.crc32(text), len(text), total) + text
 
     def fill(self, leaf: Tensor) -> list[Tensor]:
@@ -72,9 +77,10 @@ def draft(sketch: Sketch, layout: str | None = None) -> Draft:
     """
     _pickle_objects(sketch)
     slots, total = arrange(sketch, layout)
-    made = Draft(sketch, layout, slots, 0, total)
-    start = padded(_HEAD.size + len(_described(made, [0] * len(slots))))
-    return Draft(sketch, layout, [slot.moved(start) for slot in slots], start, start + total)
+    runs = [[slot.start, slot.stride, slot.nbytes, f"{0:08x}"] for slot in slots]
+    found = _describe(sketch, runs, layout)
+    start = padded(_HEAD.size + len(_text(found)))
+    return Draft(sketch, found, runs, [slot.moved(start) for slot in slots], start, start + total)
 
 
 def write_file(path: str, made: Draft) -> None:
@@ -91,7 +97,7 @@ def write_file(path: str, made: Draft) -> None:
             stream.pad(slots[number].start)
             sums[number] = stream.put_tensor(made.sketch.tensors[number])
         stream.pad(made.nbytes)
-        stream.put(made.head(sums), at=0)
+        stream.put_first(made.head(sums))
 
 
 def _put_records(stream: Stream, sketch: Sketch, slots: Sequence[Slot], sums: list[int]) -> None:
@@ -123,30 +129,25 @@ def _pickle_objects(node: Sketch) -> None:
         _pickle_objects(child)
 
 
-def _described(made: Draft, sums: Sequence[int]) -> bytes:
-    return json.dumps(_describe(made.sketch, made, sums), separators=(",", ":")).encode()
+def _text(found: dict[str, Any]) -> bytes:
+    return json.dumps(found, separators=(",", ":")).encode()
 
 
-def _describe(node: Sketch, made: Draft, sums: Sequence[int]) -> dict[str, Any]:
-    """Return the description of a node; its length does not depend on the sums."""
-
-    def run(number: int) -> list[Any]:
-        slot = made.slots[number]
-        return [slot.start - made.start, slot.stride, slot.nbytes, f"{sums[number]:08x}"]
-
+def _describe(node: Sketch, runs: list[list[Any]], order: str | None) -> dict[str, Any]:
+    """Return the description of a node, whose tensors lie in these runs, by their numbers."""
     record, keys = node.meta, node.keys()
     found: dict[str, Any] = {"meta": layout.dump_object(record, node.entries())}
     if record.batch is not None:
         found["batch"] = list(record.batch)
     if record.device is not None:
         found["device"] = record.device
-    if made.layout:
-        found["layout"] = made.layout
+    if order:
+        found["layout"] = order
     if keys:
-        found["leaves"] = [list(map(run, node.places[key])) for key, kind in keys.items() if kind == "leaf"]
-        found["nodes"] = [_describe(child, made, sums) for child in node.nodes()]
+        found["leaves"] = [[runs[at] for at in node.places[key]] for key, kind in keys.items() if kind == "leaf"]
+        found["nodes"] = [_describe(child, runs, order) for child in node.nodes()]
     elif "" in node.places:
-        found["pickle"] = list(map(run, node.places[""]))
+        found["pickle"] = [runs[at] for at in node.places[""]]
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from tensordict.storage.base import Record
+from tensordict.storage.base import Record, Spec
 
 FORMAT = 1
 NEWEST = 2
@@ -252,13 +252,14 @@ def _dense(raw: dict[str, Any], path: str) -> tuple[Record, dict[str, Entry]]:
         or not all(name is None or isinstance(name, str) for name in names)
     ):
         raise _wrong(path, "_names", f"a list of {len(batch)} names", names)
+    known: dict[str, Spec] = {}
     entries = [
-        (key, _entry(key, value, path))
+        (key, _entry(key, value, path, known))
         for key, value in raw.items()
         if isinstance(value, dict) or not (key in _FIELDS or key.startswith("_"))
     ]
     for place, key, value in _extra(raw.get(_EXTRA, []), path):
-        entries.insert(place, (key, _entry(key, value, path)))
+        entries.insert(place, (key, _entry(key, value, path, known)))
     names = tuple(names) if names else None
     return Record("dense", batch, device, names, names_all=raw.get(_ALL) is True), dict(entries)
 
@@ -274,7 +275,8 @@ def _extra(value: Any, path: str) -> list[tuple[int, str, Any]]:
     return [(item[0], item[1], item[2]) for item in value]
 
 
-def _entry(key: str, value: Any, path: str) -> Entry:
+def _entry(key: str, value: Any, path: str, known: dict[str, Spec]) -> Entry:
+    """Read what a record says of a child; `known` are the specs that were read before, which most leaves share."""
     if not isinstance(value, dict):
         raise _wrong(path, key, "an object that describes a leaf or a node", value)
     file, name = value.get("file"), value.get("dtype")
@@ -286,16 +288,24 @@ def _entry(key: str, value: Any, path: str) -> Entry:
             raise _wrong(path, key, "a dtype or a type", value)
         size = None if batch is None else sizes(batch, path, key)
         return Entry(file or plain_name(key, "node"), type=kind, batch=size)
+    text = f"{name!r}{value.get('shape')!r}"
+    spec = known.get(text)
+    if spec is None:
+        spec = known[text] = _spec(name, value.get("shape"), path, key)
+    file = file or plain_name(key, "leaf")
+    if value.get("is_nested") is False and "jagged_dim" not in value:
+        return Entry(file, *spec)
+    return Entry(file, *spec, "", None, *_nested(value, spec[0], path, key))
+
+
+def _spec(name: Any, shape: Any, path: str, key: str) -> Spec:
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
         raise _wrong(path, key, "the name of a torch dtype", name)
-    shape = sizes(value.get("shape"), path, key)
+    shape = sizes(shape, path, key)
     if math.prod(shape) * dtype.itemsize >= LIMIT:
         raise _wrong(path, key, "a shape that fits in memory", list(shape))
-    file = file or plain_name(key, "leaf")
-    if value.get("is_nested") is False and "jagged_dim" not in value:
-        return Entry(file, shape, dtype)
-    return Entry(file, shape, dtype, "", None, *_nested(value, shape, path, key))
+    return shape, dtype
 
 
 def _nested(value: dict[str, Any], shape: tuple[int, ...], path: str, key: str) -> tuple[bool, int]:

@@ -16,19 +16,38 @@ from tensordict.storage.base import flat_bytes, require_space
 
 MARK = "%%file-"
 _AT_ONCE = 16 << 20
+_SHORT = 1 << 18
 
 
 class Stream:
-    """Write runs of bytes to a file, one after the other; `at` is where the next one begins."""
+    """Write runs of bytes to a file, one after the other, short ones together; `at` is where the next one begins."""
 
     def __init__(self, descriptor: int, path: str) -> None:
         self.at = 0
         self._descriptor, self._path = descriptor, path
+        self._waiting = bytearray()
 
-    def put(self, content: Any, at: int | None = None) -> None:
-        """Write bytes at the end, or over others that are there."""
-        disk.write(self._descriptor, content, self._path, self.at if at is None else at)
-        self.at += len(content) if at is None else 0
+    def put(self, content: Any) -> None:
+        """Write bytes at the end."""
+        if len(content) <= _SHORT:
+            self._waiting += content
+        else:
+            self.flush()
+            disk.write(self._descriptor, content, self._path, self.at)
+        self.at += len(content)
+        if len(self._waiting) > _SHORT:
+            self.flush()
+
+    def put_first(self, content: Any) -> None:
+        """Write bytes over those that the file begins with."""
+        self.flush()
+        disk.write(self._descriptor, content, self._path, 0)
+
+    def flush(self) -> None:
+        """Write what waits for more."""
+        if self._waiting:
+            disk.write(self._descriptor, self._waiting, self._path, self.at - len(self._waiting))
+            self._waiting = bytearray()
 
     def pad(self, to: int) -> None:
         """Leave zeros up to a byte of the file."""
@@ -42,7 +61,9 @@ class Stream:
 
 def raw(tensor: Tensor) -> memoryview:
     """Return the bytes of the elements of a tensor in C order; it is copied only where it is not that already."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    plain = tensor.detach()
+    if not (plain.is_cpu and plain.is_contiguous()) or plain.is_conj() or plain.is_neg():
+        plain = plain.cpu().resolve_conj().resolve_neg().contiguous()
     array: Any = flat_bytes(plain).numpy()
     return memoryview(array)
 
@@ -84,7 +105,9 @@ def new_file(path: str, nbytes: int) -> Iterator[Stream]:
         disk.lock(descriptor)
     with disk.taking_name(descriptor, temporary, path):
         disk.reserve(descriptor, nbytes, path)
-        yield Stream(descriptor, path)
+        stream = Stream(descriptor, path)
+        yield stream
+        stream.flush()
 
 
 def sweep(folder: str, name: str, _: str = "") -> None:
