@@ -358,8 +358,10 @@ def test_a_bad_index_is_an_index_error_that_says_why(index: Any, text: str) -> N
         td[index]
     lazy = LazyStackedTensorDict(*td.clone().unbind(1), stack_dim=1)
     for node in (lazy,) if isinstance(index, torch.Tensor) else (td, lazy):
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match=r"\[4, 3\]"):
             node[index] = 1
+        with pytest.raises(IndexError, match=r"\[4, 3\]"):
+            node.update_at_({"x": 1}, index)
         assert not node["x"].any()
 
 

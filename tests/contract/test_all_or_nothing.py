@@ -186,3 +186,13 @@ def test_a_selection_in_place_leaves_what_stays_in_a_store_where_it_is(kind: str
     assert td.select(("inner", "y"), "x", inplace=True) is td
     assert sorted(map(str, td.keys(True, True))) == ["('inner', 'y')", "x"]
     assert torch.equal(td["inner", "y"], want)
+
+
+def test_a_window_names_its_own_rows_and_dims() -> None:
+    td = KINDS["persistent"]((4, 3))
+    rows = td[1:3]
+    with pytest.raises(IndexError, match=r"\[2, 3\]"):
+        rows[torch.tensor([5])] = 0
+    rows.names = ["p", "q"]
+    assert rows["inner"].names == rows.clone()["inner"].names == ["p", "q"]
+    assert rows[0]["inner"].names == ["q"]

@@ -184,7 +184,11 @@ class Window(Stored):
         return self._source._keys()
 
     def _get(self, key: str) -> Any:
-        return self._source._rows(key, self._view.items)
+        child = self._source._rows(key, self._view.items)
+        names = self._meta.names
+        if names and not isinstance(child, Tensor) and not child._is_non_tensor:
+            child._name_dims((*names, *child.names[len(names) :]))
+        return child
 
     def _peek(self, key: str) -> Any:
         seen = self._source._peek(key)
@@ -201,6 +205,7 @@ class Window(Stored):
         return self._get(key)[items]
 
     def _write(self, plan: Plan, value: Any) -> None:
+        check_rows(plan, self._meta.batch)
         both = through(self._view.items, plan.items, self._source._meta.batch)
         if both is not None:
             self._source._write(self._source._plan(both), value)

@@ -826,7 +826,7 @@ def _take_batch(self: Any, source: Any) -> None:
 def _update_rows(self: F, index: Any, source: Any, kwargs: dict[str, Any], chosen: Any = None) -> F:
     if type(index) is tuple and not index and not kwargs and chosen is None and self._pour_all(source):
         return self
-    plan = indexing.plan(index, self._meta.batch)
+    plan: Any = self._plan(index)  # type: ignore[attr-defined]
     value: Any = source
     if not isinstance(source, Core):
         entries = {**dict(_entries(source)), **kwargs}

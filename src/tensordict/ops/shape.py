@@ -86,7 +86,7 @@ class Shape(Facts):
         if type(index) is str or (type(index) is tuple and keys.is_nested_key(index)):
             self.set(index, value)  # type: ignore[attr-defined]
             return
-        plan = indexing.plan(index, self._meta.batch)
+        plan = self._plan(index)
         if isinstance(value, dict):
             value = self._dense_kind(value, written_batch(value, plan.batch))
         if isinstance(value, Core) and value._meta.batch != plan.batch and -1 not in plan.batch:
@@ -94,7 +94,10 @@ class Shape(Facts):
         self._write(plan, value)
 
     def _plan(self, index: Any) -> Plan:
-        return indexing.plan(index, self._meta.batch)
+        try:
+            return indexing.plan(index, self._meta.batch)
+        except IndexError as error:
+            raise indexing.explain(index, self._meta.batch, error) from None
 
     # ---- dims moved, inserted, dropped
 
