@@ -948,8 +948,8 @@ RULES: list[Rule] = [
     ),
     Rule("addcmul", "kind: NotImplementedError, published done", "what torch raises for a leaf is handed on", lazy),
     Rule(
-        "fill_ apply_ zero_ set_at_",
-        "kind: TensorDict, published LazyStackedTensorDict|values",
+        "fill_ apply_ zero_ set_at_ exp_ abs_ neg_ add_ mul_ sub_ div_ pow_ += -= *= del_ update_ write",
+        r"kind: TensorDict, published LazyStackedTensorDict|values|keys: \['\w+'\] more, \[\] fewer",
         "A word that mixes the stack dim with others",
         both(lazy, has("unflatten|reshape|flatten|view|expand|repeat|tile")),
     ),
@@ -1000,6 +1000,41 @@ RULES: list[Rule] = [
         has(r"flatten\(|squeeze\("),
     ),
     Rule("masked_select", "kind: done, published RuntimeError", "What torch answers in new memory is a copy", lazy),
+    Rule("+= -= *=", r"kind: done, published \w+Error", "What has no tensors is a tensordict after a word that", bare),
+    Rule(
+        "+= -= *= add_ mul_ sub_",
+        "kind: RuntimeError, published done",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
+    Rule(
+        "create_nested",
+        r"kind: .*, published unreadable, \w+",
+        "A heterogeneous stack has no values to join",
+        lazy,
+    ),
+    Rule(
+        "del_ pop rename_key_",
+        "kind: done, published KeyError",
+        "Words that compute keep nested tensordicts that are empty",
+        bare,
+    ),
+    Rule("densify", r"kind: done, published \w+Error", "whose published form is lost", lazy),
+    Rule(
+        "quantile", "names", "The names and the device of a stack are those that the members share", both(lazy, names)
+    ),
+    Rule(
+        "update_at_",
+        "kind: done, published RuntimeError",
+        "An index that adds dims may be written to",
+        has(r"\(\.\.\., "),
+    ),
+    Rule(
+        "sorted sorted_keys to_dict",
+        r"keys: \[.*\] more, \[\] fewer|value",
+        "`flip`, `roll` and `rot90` take stacks whose members differ",
+        both(lazy, has(r"flip|roll|rot90|tile|repeat")),
+    ),
     Rule(
         "pop",
         r"keys: \[\] more, \['\w+'\] fewer",
