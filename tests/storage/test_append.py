@@ -300,7 +300,10 @@ def test_an_append_that_was_cut_off_is_written_over(place: Path) -> None:
     process.join()
     assert (place / "x.memmap").stat().st_size == 53 * 8
     assert same(TensorDict.load_memmap(place), flat(0, 3))
+    part = TensorDict.load_memmap(place / "deep" / "n")
+    assert same(part, flat(0, 3)["deep", "n"])
     append_memmap(place, flat(3, 2))
+    assert same(part.memmap_refresh_(), flat(0, 5)["deep", "n"])
     assert (place / "x.memmap").stat().st_size == 5 * 8
     assert same(TensorDict.load_memmap(place), flat(0, 5))
     assert survey_of(str(place)).damage == []
@@ -330,7 +333,8 @@ def test_a_file_longer_than_the_limit_is_refused(place: Path) -> None:
 def append_often(path: str, start: int, turns: int) -> None:
     torch.set_num_threads(1)
     for turn in range(turns):
-        append_memmap(path, TensorDict({"by": torch.full((3,), start), "turn": torch.full((3,), turn)}, [3]))
+        rows = {"by": torch.full((3,), start), "turn": torch.full((3,), turn)}
+        append_memmap(path, TensorDict({**rows, "n": dict(rows)}, [3]))
 
 
 def read_while(path: str, done: Any, answers: Any) -> None:
@@ -338,7 +342,9 @@ def read_while(path: str, done: Any, answers: Any) -> None:
     lengths = []
     try:
         while not lengths or not done.is_set():
-            td = TensorDict.load_memmap(path)
+            turn = len(lengths) % 3  # the whole, a part of it by its key, and by its folder
+            part = f"{path}/n" if turn == 2 else path
+            td = TensorDict.load_memmap(part, subpath="n" if turn == 1 else None)
             assert len(td) % 3 == 0
             assert td["by"].view(-1, 3).float().var(1).sum() == 0
             assert td["by"].shape == td["turn"].shape == (len(td),)
@@ -350,7 +356,8 @@ def read_while(path: str, done: Any, answers: Any) -> None:
 
 def test_two_appenders_take_turns_and_readers_see_whole_appends(place: Path) -> None:
     context: Any = mp.get_context("fork")
-    TensorDict({"by": torch.zeros(3, dtype=torch.int64), "turn": torch.zeros(3, dtype=torch.int64)}, [3]).memmap(place)
+    none = {"by": torch.zeros(3, dtype=torch.int64), "turn": torch.zeros(3, dtype=torch.int64)}
+    TensorDict({**none, "n": dict(none)}, [3]).memmap(place)
     done, answers = context.Event(), context.SimpleQueue()
     reader = context.Process(target=read_while, args=(str(place), done, answers))
     reader.start()
@@ -372,7 +379,8 @@ def test_two_appenders_take_turns_and_readers_see_whole_appends(place: Path) -> 
 def save_often(path: str, turns: int) -> None:
     torch.set_num_threads(1)
     for _ in range(turns):
-        TensorDict({"by": torch.full((3,), 7), "turn": torch.full((3,), 7)}, [3]).memmap(path)
+        rows = {"by": torch.full((3,), 7), "turn": torch.full((3,), 7)}
+        TensorDict({**rows, "n": dict(rows)}, [3]).memmap(path)
 
 
 def test_a_tree_that_is_replaced_while_others_append_stays_whole(place: Path) -> None:

@@ -297,7 +297,7 @@ def test_every_prefix_where_the_parent_cannot_be_changed(monkeypatch: pytest.Mon
 
 def grown(count: int) -> TensorDict:
     numbers = torch.arange(count)
-    td = TensorDict({"x": numbers, "n": {"y": numbers[:, None].expand(count, 2)}}, [count])
+    td = TensorDict({"x": numbers, "n": {"y": numbers[:, None].expand(count, 2), "z": numbers.float()}}, [count])
     td["w"] = [{"n": n} for n in range(count)]
     td["s"] = lazy_stack([TensorDict({"r": torch.full((n + 1,), n)}) for n in range(count)])
     return td
@@ -315,6 +315,9 @@ def test_every_prefix_of_an_append_has_all_rows_or_none(monkeypatch: pytest.Monk
         td = TensorDict.load_memmap(copy / "data")
         count = len(td)
         seen[IDEAS[number % len(IDEAS)]].append(count)
+        for part in (TensorDict.load_memmap(copy / "data", subpath="n"), TensorDict.load_memmap(copy / "data" / "n")):
+            assert len(part) == count, what
+            assert part["y"][:, 1].tolist() == part["z"].tolist() == list(range(count)), what
         assert td["x"].tolist() == td["n", "y"][:, 1].tolist() == list(range(count)), what
         assert list(td["w"]) == [{"n": n} for n in range(count)], what
         assert [row["r"].tolist() for row in td["s"]] == [[n] * (n + 1) for n in range(count)], what

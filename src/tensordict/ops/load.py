@@ -11,9 +11,8 @@ from tensordict.core.facts import Facts
 from tensordict.ops.store import open_tree, unpacked
 from tensordict.storage import checksum
 from tensordict.storage.archive import open_archive
-from tensordict.storage.folder import Folder
+from tensordict.storage.folder import Folder, read_steadily
 from tensordict.storage.layout import INNER
-from tensordict.storage.saving import steadily
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,16 +72,16 @@ class Load(Facts):
         chosen = mode or ("r+" if os.access(path, os.W_OK) else "r")
         below = () if subpath is None else keys.unravel_key_to_tuple(subpath)
 
-        def opened() -> Any:
+        def opened(room: Folder) -> Any:
             if verify:
                 checksum.check(path)
-            return open_tree(_below(Folder(path, chosen, allow_pickle=bool(allow_pickle)), below))
+            return open_tree(_below(room, below))
 
         if os.path.isfile(path):
             room = open_archive(path, mode or "r", allow_pickle=bool(allow_pickle), verify=verify)
             node: Any = cls._received(open_tree(_below(room, below)))
         else:
-            node = cls._received(steadily(path, opened))
+            node = cls._received(read_steadily(path, chosen, bool(allow_pickle), opened))
         node = node if device is None else node.to(device, non_blocking=non_blocking)
         return node if out is None else _taken(out, node)  # type: ignore[no-any-return]
 

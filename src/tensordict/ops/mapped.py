@@ -18,11 +18,11 @@ from tensordict.meta import as_batch
 from tensordict.ops.store import open_room
 from tensordict.storage import checksum, disk
 from tensordict.storage.append import alone, append
-from tensordict.storage.folder import Folder
+from tensordict.storage.folder import Folder, read_steadily
 from tensordict.storage.locks import rows_held
 from tensordict.storage.mapped import MemoryMappedTensor, present
 from tensordict.storage.memmap import home_of
-from tensordict.storage.saving import root_of, steadily
+from tensordict.storage.saving import root_of
 from tensordict.storage.sketch import Sketch
 
 if TYPE_CHECKING:
@@ -87,11 +87,8 @@ class Mapped(Facts):
             (3, 4)
         """
         path = _folder_of(self, "refresh")
-        mode = self._home.mode or "r+"
-        fresh: Any = steadily(
-            path,
-            lambda: open_room(Folder(path, "r" if mode == "r" else "r+", allow_pickle=bool(allow_pickle))),
-        )
+        mode = "r" if self._home.mode == "r" else "r+"
+        fresh: Any = read_steadily(path, mode, bool(allow_pickle), open_room)
         self._bare()._adopt(fresh._bare())
         if self._locked:
             self._spread_lock(())

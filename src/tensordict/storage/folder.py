@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from tensordict.storage.memmap import MODES, copy_leaf, map_leaf, new_leaf, plac
 from tensordict.storage.opened import Opened
 from tensordict.storage.ragged import parts, whole
 from tensordict.storage.rows import Rows, cut, of_children
-from tensordict.storage.saving import Stage, root_of
+from tensordict.storage.saving import Stage, root_of, steadily
+
+R = TypeVar("R")
 
 
 class Folder(Opened):
@@ -317,6 +320,26 @@ class Folder(Opened):
             self._place.begin()
             self._place.folder(child._within)
         return child
+
+
+def read_steadily(path: str, mode: str, allow_pickle: bool, read: Callable[[Folder], R]) -> R:
+    """Read the node in a folder, again where its tree is changed meanwhile; the tree says how many rows there are.
+
+    Raises:
+        FileNotFoundError: there is no node.
+        RuntimeError: the tree was replaced each time.
+    """
+
+    def once() -> R:
+        if root == os.path.realpath(path):
+            return read(Folder(path, mode, allow_pickle=allow_pickle))
+        room = Folder(root, mode, allow_pickle=allow_pickle)
+        for name in os.path.relpath(os.path.realpath(path), root).split(os.sep):
+            room = room.child(next(key for key in room.keys() if room.entry(key).file == name))  # noqa: SIM118
+        return read(room)
+
+    root = root_of(path)
+    return steadily(root, once)
 
 
 def _content(path: str) -> bytes:
