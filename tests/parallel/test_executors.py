@@ -22,7 +22,7 @@ import parallel_work as work
 import pytest
 import torch
 
-from tensordict import TensorDict, WorkerError
+from tensordict import NonTensorStack, TensorClass, TensorDict, WorkerError, lazy_stack
 from tensordict.ops.parallel import guests, link
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -304,6 +304,65 @@ def test_a_descriptor_that_stands_for_something_else_by_now_is_not_opened(tmp_pa
             pass
 
 
+def of_kind(kind: str, folder: pathlib.Path) -> Any:
+    rows = torch.arange(60_000.0).view(60, 1000)
+    words = [f"word {row}" for row in range(60)]
+    td = TensorDict({"x": rows, "n": {"y": torch.arange(60)}, "w": NonTensorStack(*words)}, [60])
+    if kind == "lazy":
+        return lazy_stack([row.clone() for row in td.unbind(0)])
+    if kind == "tensorclass":
+        return Row(x=rows, n=torch.arange(60), batch_size=[60])
+    if kind == "shared rows":
+        return td.exclude("w").consolidate(layout="rows").share_memory_()
+    if kind in ("h5", "zarr"):
+        pytest.importorskip("h5py" if kind == "h5" else "zarr")
+        getattr(td.exclude("w"), f"to_{kind}")(folder / kind)
+        return getattr(TensorDict, f"from_{kind}")(folder / kind, mode="r")
+    return {"dense": td, "shared": td.clone().share_memory_(), "mapped": td.memmap(folder / "m")}[kind]
+
+
+class Row(TensorClass):
+    x: torch.Tensor
+    n: torch.Tensor
+
+
+def told(td: Any) -> list[Any]:
+    rows = td.to_tensordict()
+    return [(type(td).__name__, {key: value.tolist() for key, value in row.items(True, True)}) for row in rows]
+
+
+KINDS = ["dense", "lazy", "tensorclass", "shared", "shared rows", "mapped", "h5", "zarr"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_goes_to_processes_that_run_already(kind: str, tmp_path: pathlib.Path) -> None:
+    source = of_kind(kind, tmp_path)
+    here = list(source.map_iter(told, num_workers=0, chunksize=7, seed=0))
+    for method in ("fork", "spawn") if kind in ("dense", "shared") else ("fork",):
+        with multiprocessing.get_context(method).Pool(2) as made, work.within(60):
+            assert list(source.map_iter(told, pool=made, chunksize=7)) == here
+
+
+def test_seeds_and_errors_of_chunks_that_travel_together_are_their_own(tmp_path: pathlib.Path) -> None:
+    td = TensorDict({"x": torch.arange(400)}, [400])
+    alone = td.map(draw, num_workers=0, chunksize=1, seed=7)
+    for name in ("multiprocessing", "processes", "threads"):
+        with MAKERS[name]() as made, work.within(30):
+            assert torch.equal(td.map(draw, pool=made, chunksize=1, seed=7), alone)
+    words = (
+        r"ProcessPoolExecutor lost chunk \d+ \(rows \d+:\d+ of dim 0\) or one of the \d+ after it: BrokenProcessPool"
+    )
+    with MAKERS["processes"]() as made, work.within(30), pytest.raises(WorkerError, match=words):
+        td.map(partial(die_at, row=300, mark=str(tmp_path / "mark")), pool=made, chunksize=1)
+
+
+def die_at(td: Any, row: int, mark: str) -> Any:
+    if row in td["x"].tolist() and not os.path.exists(mark):
+        pathlib.Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plus(td)
+
+
 def scale(td: Any, by: torch.Tensor, tally: torch.Tensor) -> Any:
     tally += 1
     return td["x"] * by
@@ -347,6 +406,10 @@ def test_a_cluster_that_loses_all_its_workers_gets_the_source_again(tmp_path: pa
         fn = partial(kill_each_once, folder=tmp_path)
         assert torch.equal(td.map(fn, pool=made, chunksize=1)["x"], td["x"] + 1)
         assert len(os.listdir(tmp_path)) == 2 and len(sent) == 3
+        many = TensorDict({"x": torch.arange(600)}, [600])
+        fn = partial(die_at, row=300, mark=str(tmp_path / "mark"))
+        assert torch.equal(many.map(fn, pool=made, chunksize=1)["x"], many["x"] + 1), "it died with several chunks"
+        assert (tmp_path / "mark").exists()
         assert not client.futures
 
 
