@@ -137,6 +137,45 @@ def test_what_was_preallocated_can_be_written_when_the_disk_is_full(tmp_path: Pa
     on_small_disk(tmp_path, work)
 
 
+OPENS: dict[str, tuple[Callable[[Any, Path], Any], Callable[..., Any]]] = {
+    "memmap": (lambda td, path: td.memmap(path), TensorDict.load_memmap),
+    "consolidate": (lambda td, path: td.consolidate(path), TensorDict.from_consolidated),
+    "archive": (lambda td, path: td.memmap(path, archive=True), TensorDict.load_memmap),
+}
+
+
+@pytest.mark.parametrize("name", OPENS)
+def test_holes_that_another_program_left_cannot_end_the_process(name: str, tmp_path: Path) -> None:
+    save, load = OPENS[name]
+
+    def work(folder: Path) -> None:
+        save(rows(6, 0), folder / "data")
+        big = max((path for path in folder.rglob("*") if path.is_file()), key=os.path.getsize)
+        content, size = big.read_bytes(), os.path.getsize(big)
+        with open(big, "wb") as file:  # as a program leaves it that copies files without their zeros
+            start = content.index(bytes(4096)) // 4096 * 4096 + 4096
+            file.write(content[:start])
+            file.seek(start + 5 * MB)
+            file.write(content[start + 5 * MB :])
+        assert os.path.getsize(big) == size > 512 * os.stat(big).st_blocks
+        assert big.read_bytes() == content
+        with contextlib.suppress(OSError), open(folder / "rest", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(MB // 16))
+        with refused(big.name, size):
+            load(folder / "data", mode="r+")
+        os.truncate(folder / "rest", MB)
+        td = load(folder / "data", mode="r+")
+        assert 512 * os.stat(big).st_blocks >= size
+        with contextlib.suppress(OSError), open(folder / "rest", "ab", buffering=0) as file:
+            while True:
+                file.write(bytes(MB // 16))
+        td["x"].fill_(7)
+        assert load(folder / "data", mode="r")["x"].min() == 7
+
+    on_small_disk(tmp_path, work)
+
+
 def test_mappings_without_a_name_that_do_not_fit(tmp_path: Path) -> None:
     def work(folder: Path) -> None:
         tempfile.tempdir = str(folder)

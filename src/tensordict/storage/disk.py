@@ -78,6 +78,20 @@ def reserve(descriptor: int, nbytes: int, path: str) -> None:
         raise no_space(error, path, nbytes) from error
 
 
+def fill_holes(path: str, nbytes: int) -> None:
+    """Take space for the parts of a file that have none yet, as another program may have left them.
+
+    Raises:
+        OSError: the disk is full; the message names the file and the bytes.
+    """
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        if os.lseek(descriptor, 0, os.SEEK_HOLE) < nbytes:
+            reserve(descriptor, nbytes, path)
+    finally:
+        os.close(descriptor)
+
+
 def no_space(error: OSError, path: str, nbytes: int) -> OSError:
     """Return an error that names a file and the bytes it needed."""
     return OSError(error.errno, f"no space for {path!r}: {nbytes} bytes needed: {error.strerror}")

@@ -28,6 +28,7 @@ from tensordict.storage.layout import TEMPORARY
 from tensordict.storage.memory import Slot, missing
 
 MODES = ("r", "r+")
+_RESERVES = hasattr(os, "posix_fallocate")  # Linux
 
 _SMALL = 1 << 16  # up to so many bytes a checksum takes less time than a look at the file
 _counter = itertools.count()
@@ -162,6 +163,8 @@ def _check_file(path: str, nbytes: int, mode: str, most: float) -> tuple[int, in
     size = status.st_size
     if size != nbytes and not nbytes <= size <= most:
         raise ValueError(f"{path!r} should hold {nbytes} bytes, but it holds {size}")
+    if mode != "r" and _RESERVES and 512 * status.st_blocks < size:
+        disk.fill_holes(path, size)
     return _identity(status)
 
 
