@@ -939,3 +939,25 @@ def test_what_is_known_of_a_ragged_stack_without_joining_it() -> None:
     assert stack.fill_("a", 7.0).get("a", as_list=True)[1].tolist() == [7.0, 7.0]
     with pytest.raises(KeyError, match="'zz'"):
         stack.fill_("zz", 1.0)
+
+
+def test_what_is_empty_in_one_member_only_stays_in_the_others() -> None:
+    stack = lazy_stack([TensorDict({"n": {}, "a": 1}), TensorDict({"n": {"b": 2}, "a": 1})])
+    stack.filter_empty_()
+    assert [list(member.keys(True, True)) for member in stack.tensordicts] == [["a"], [("n", "b"), "a"]]
+    td = TensorDict({"l": lazy_stack([TensorDict({"n": {}}), TensorDict({"n": {"b": 2}})])}, [2])
+    td.filter_empty_()
+    assert td["l"].tensordicts[1]["n", "b"] == 2
+    rest = lazy_stack([TensorDict({"n": {"c": 1}}), TensorDict({"n": {"b": 2, "c": 1}})])
+    assert rest.separates(("n", "c"))["n", "c"].tolist() == [1, 1]
+    assert rest.tensordicts[1]["n", "b"] == 2
+
+
+def test_nodes_with_different_numbers_of_batch_dims_are_shown_and_kept() -> None:
+    members = [TensorDict({"n": TensorDict({"c": torch.zeros(3)}, batch)}, []) for batch in ([], [3])]
+    stack = lazy_stack(members)
+    assert "n: mixed" in repr(stack)
+    assert stack.filter_empty_() is stack
+    assert (stack + 1)[1]["n", "c"].tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="'n'"):
+        stack["n"]

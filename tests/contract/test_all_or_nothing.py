@@ -148,6 +148,8 @@ def test_rows_of_expanded_leaves_are_written_where_torch_writes_them(value: Any)
         td[:] = value
     with pytest.warns(UserWarning, match="expanded tensors is deprecated"):
         td[torch.tensor([1])] = value
+    td[:] = td[:]  # as torch has it, nothing is written
+    assert td.update_(td) is td
 
 
 @pytest.mark.parametrize("word", IN_PLACE)

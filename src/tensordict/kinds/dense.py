@@ -381,7 +381,7 @@ class TensorDict(TensorDictBase):
             mine = self._dict.get(k)
             if type(mine) is Tensor and type(theirs) is Tensor and not (mine.is_nested or theirs.is_nested):
                 wanted = room(mine.shape)
-                check_writable(k, mine, plan)
+                check_writable(k, mine, plan, theirs)
                 if theirs.shape != wanted or theirs.dtype is not mine.dtype:
                     check_room(k, wanted, theirs, None if plan.view else mine)
             elif mine is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,11 @@ from tensordict.ops.ragged import jagged, padded
 def mixed(parts: Sequence[Any]) -> bool:
     """Tell whether some values are tensors, and others are not."""
     return len({isinstance(part, Tensor) for part in parts}) > 1
+
+
+def _uneven(parts: Sequence[Any]) -> bool:
+    """Tell whether values make no column: some are tensors only, or nodes have different numbers of batch dims."""
+    return mixed(parts) or (not isinstance(parts[0], Tensor) and len({len(part._meta.batch) for part in parts}) > 1)
 
 
 class _Column(list[Any]):
@@ -51,6 +56,10 @@ class Members(TensorDictBase):
         mine = self.stack_dim == 0 and len(value) == len(self._tensordicts)
         return mine and all(isinstance(row, Tensor) for row in value) and len({shape_of(row) for row in value}) > 1
 
+    def _drop_empty(self, kept: Iterable[Any] = ()) -> None:
+        for member in self._tensordicts:  # what is empty in one may hold something in another
+            member._drop_empty(kept)
+
     def _shape_at(self, key: str, differs: Callable[[Any], int] = max) -> tuple[int, ...]:
         """Return the shape of a value; of sizes in which members differ, the greatest."""
         shapes = [m._shape_at(key, differs) for m in self._tensordicts]
@@ -75,7 +84,7 @@ class Members(TensorDictBase):
 
     def _peek(self, key: str) -> Any:
         parts = [m._peek(key) for m in self._tensordicts]
-        if isinstance(parts[0], str) or mixed(parts):
+        if isinstance(parts[0], str) or _uneven(parts):
             return parts[0] if isinstance(parts[0], str) else "mixed"
         if isinstance(parts[0], Tensor) and len({(part.shape, part.dtype) for part in parts}) > 1:
             first, depth = parts[0], len(self._meta.batch) - 1

@@ -69,8 +69,15 @@ def expanded(leaf: Tensor) -> bool:
     return any(not step and size > 1 for step, size in zip(leaf.stride(), leaf.shape))
 
 
-def check_writable(key: str, leaf: Tensor, plan: Plan | None = None) -> None:
-    """Raise if torch would refuse any change in place of a leaf, or of the rows of a plan."""
+def _shared(rows: Tensor, value: Tensor | None) -> bool:
+    """Tell whether elements of rows share memory, and get others than they have."""
+    if value is not None and value.dtype is rows.dtype and value.device == rows.device and rows.is_set_to(value):
+        return False
+    return expanded(rows)
+
+
+def check_writable(key: str, leaf: Tensor, plan: Plan | None = None, value: Tensor | None = None) -> None:
+    """Raise if torch would refuse any change in place of a leaf, or a value for the rows of a plan."""
     if leaf.requires_grad and torch.is_grad_enabled():
         base = leaf if leaf._base is None else leaf._base
         if base.is_leaf and base.requires_grad:
@@ -78,7 +85,7 @@ def check_writable(key: str, leaf: Tensor, plan: Plan | None = None) -> None:
                 f"cannot change the value at key {key!r} in place: it requires a gradient and is a leaf of the graph; "
                 f"change it under torch.no_grad()"
             )
-    if expanded(leaf) and (plan is None or (plan.view and expanded(plan.call(leaf)))):
+    if expanded(leaf) and (plan is None or (plan.view and _shared(plan.call(leaf), value))):
         raise RuntimeError(
             f"cannot change the value at key {key!r} in place: it is expanded, so that elements share memory; "
             f"clone() the tensordict first"

@@ -262,7 +262,7 @@ class Structure(Keyed):
 
     def _is_empty_node(self, key: NestedKey) -> bool:
         found = walk.find(self, unravel_key_to_tuple(key))
-        return isinstance(found, Keyed) and not found._is_non_tensor and found.is_empty()
+        return isinstance(found, Core) and not _holds(found)
 
     def _drop_empty(self, kept: Iterable[Any] = ()) -> None:
         for key in list(self.keys(True)):
@@ -686,6 +686,11 @@ def _grown(node: Any, tree: dict[str, Any]) -> Any:
 
 def _own(child: Any) -> Any:
     return child if isinstance(child, Tensor) or child._is_non_tensor else child.clone(False)
+
+
+def _holds(child: Any) -> bool:
+    """Tell whether there is a leaf, or a non-tensor, in a child, in any member of a lazy stack too."""
+    return not isinstance(child, Core) or child._is_non_tensor or child._fold(_holds, any)
 
 
 def _only_tensors(node: Any) -> Any:
