@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tensordict.storage.folder import Folder
 from tensordict.storage.mapped import MemoryMappedTensor, present
-from tensordict.storage.memmap import anonymous, home_of
-from tensordict.storage.memory import is_shared, share
+from tensordict.storage.memmap import allocate_anonymous, home_of
+from tensordict.storage.memory import allocate_shared, block
 from tensordict.storage.sent import handle, restore
 
 
@@ -233,7 +233,7 @@ class TestCopying:
             pickle.loads(pickle.dumps(readonly)).zero_()
 
     def test_a_receiver_maps_a_file_once(self) -> None:
-        leaves = anonymous([torch.arange(3), torch.arange(4)])
+        leaves = block([torch.arange(3), torch.arange(4)], allocate_anonymous)
         received = [restore(handle(leaf)) for leaf in leaves]  # type: ignore[arg-type]
         assert len({leaf.untyped_storage()._cdata for leaf in received}) == 1
         assert [leaf.tolist() for leaf in received] == [[0, 1, 2], [0, 1, 2, 3]]
@@ -259,7 +259,7 @@ class TestCopying:
     )
     def test_handles_keep_what_a_view_is(self, view: Callable[[Tensor], Tensor]) -> None:
         value = torch.tensor([[1 + 2j, 3 - 4j]])
-        (leaf,) = anonymous([value])
+        (leaf,) = block([value], allocate_anonymous)
         received = restore(handle(view(leaf)))  # type: ignore[arg-type]
         expected = view(value)
         assert torch.equal(received, expected)
@@ -272,34 +272,27 @@ class TestCopying:
         assert handle(torch.ones(2)) is None
         assert handle(torch.ones(2).to_sparse()) is None
         assert handle(torch.ones(2, device="meta")) is None
-        assert handle(anonymous([torch.ones(2)])[0].requires_grad_() * 1) is None
+        assert handle(block([torch.ones(2)], allocate_anonymous)[0].requires_grad_() * 1) is None
 
     def test_a_plain_pickle_copies_a_shared_block_once(self) -> None:
-        leaves = share([torch.full((1000,), float(value)) for value in range(50)])
+        leaves = block([torch.full((1000,), float(value)) for value in range(50)], allocate_shared)
         sent = pickle.dumps([handle(leaf) for leaf in leaves])
         assert len(sent) < 2 * 50 * 4000
         received = [restore(each) for each in pickle.loads(sent)]
         assert all(torch.equal(one, other) for one, other in zip(received, leaves))
 
 
-def test_shared_leaves_come_back_as_they_are() -> None:
-    (first,) = share([torch.arange(3)])
-    again, other = share([first, torch.ones(2)])
-    assert again is first
-    assert is_shared(other)
-
-
 def test_a_full_shared_memory_is_an_error() -> None:
     huge = torch.zeros((), dtype=torch.uint8).expand(1 << 50)
     with pytest.raises(OSError, match=f"{1 << 50} bytes needed"):
-        share([huge])
+        block([huge], allocate_shared)
 
 
 def test_a_full_temporary_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     huge = torch.zeros((), dtype=torch.uint8).expand(1 << 50)
     with pytest.raises(OSError, match=f"{1 << 50} bytes needed"):
-        anonymous([huge])
+        block([huge], allocate_anonymous)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -308,12 +301,12 @@ def test_other_layouts_are_refused_whole(tmp_path: Path) -> None:
     assert home_of(tensor) is None
     assert handle(tensor) is None
     assert present(tensor) is tensor
-    for store in (lambda: anonymous([tensor]), lambda: Folder(tmp_path, "w").write("x", tensor)):
+    for store in (lambda: block([tensor], allocate_anonymous), lambda: Folder(tmp_path, "w").write("x", tensor)):
         with pytest.raises(ValueError, match="strided"):
             store()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_under_vmap_a_tensor_has_no_home() -> None:
-    (leaf,) = anonymous([torch.ones(2, 3)])
+    (leaf,) = block([torch.ones(2, 3)], allocate_anonymous)
     assert torch.vmap(lambda row: present(row) * 2)(leaf).sum() == 12

@@ -19,8 +19,8 @@ from torch import Tensor
 from tensordict.storage.base import Record
 from tensordict.storage.folder import Folder
 from tensordict.storage.mapped import MemoryMappedTensor, present
-from tensordict.storage.memmap import anonymous, home_of
-from tensordict.storage.memory import is_shared, share
+from tensordict.storage.memmap import allocate_anonymous, home_of
+from tensordict.storage.memory import allocate_shared, block, is_shared
 from tensordict.storage.sent import handle, restore
 
 METHODS = ["fork", "spawn", "forkserver"]
@@ -41,11 +41,11 @@ def send_back(path: str, answers: Any, done: Any) -> None:
 
 def make(kind: str, folder: Path, values: list[Tensor]) -> dict[str, Tensor]:
     if kind == "shared":
-        leaves = share(values)
+        leaves = block(values, allocate_shared)
     elif kind == "anonymous":
-        leaves = anonymous(values)
+        leaves = block(values, allocate_anonymous)
     elif kind == "presented":
-        leaves = [present(leaf) for leaf in anonymous(values)]
+        leaves = [present(leaf) for leaf in block(values, allocate_anonymous)]
     else:
         node = Folder(folder, "w")
         leaves = [node.write(str(place), value) for place, value in enumerate(values)]
@@ -120,7 +120,7 @@ class TestManyLeaves:
 
     def test_two_thousand_temporary_leaves(self) -> None:
         before = open_files()
-        leaves = anonymous([torch.full((3,), place) for place in range(2000)])
+        leaves = block([torch.full((3,), place) for place in range(2000)], allocate_anonymous)
         assert open_files() == before
         received = [restore(handle(leaf)) for leaf in leaves]  # type: ignore[arg-type]
         assert open_files() == before
@@ -138,7 +138,7 @@ class TestManyLeaves:
 
 
 def test_a_forked_child_does_not_remove_the_file() -> None:
-    (leaf,) = anonymous([torch.ones(3)])
+    (leaf,) = block([torch.ones(3)], allocate_anonymous)
     home = home_of(leaf)
     assert home is not None
     process = mp.get_context("fork").Process(target=_drop, args=([leaf],))
@@ -169,7 +169,7 @@ _kept: list[Tensor] = []
 
 
 def _keep_for_ever(answers: Any) -> None:
-    _kept.extend(anonymous([torch.ones(3)]))
+    _kept.extend(block([torch.ones(3)], allocate_anonymous))
     home = home_of(_kept[0])
     assert home is not None
     assert os.path.exists(home.path)
@@ -180,8 +180,9 @@ def _keep_for_ever(answers: Any) -> None:
 def test_temporary_files_go_when_the_process_ends(end: str, tmp_path: Path) -> None:
     script = f"""
         import torch
-        from tensordict.storage.memmap import anonymous, home_of
-        leaves = anonymous([torch.ones(3)])
+        from tensordict.storage.memmap import allocate_anonymous, home_of
+        from tensordict.storage.memory import block
+        leaves = block([torch.ones(3)], allocate_anonymous)
         print(home_of(leaves[0]).path)
         {end}
     """
@@ -194,5 +195,5 @@ def test_temporary_files_go_when_the_process_ends(end: str, tmp_path: Path) -> N
 
 
 def test_shared_leaves_are_shared_through_views() -> None:
-    (leaf,) = share([torch.ones(3)])
+    (leaf,) = block([torch.ones(3)], allocate_shared)
     assert is_shared(leaf[1:])

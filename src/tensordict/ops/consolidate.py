@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tensordict.aliases import DeviceLike
 from tensordict.ops.store import Store, early, open_tree
-from tensordict.storage.base import view
 from tensordict.storage.buffer import is_block
 from tensordict.storage.checksum import ChecksumError
 from tensordict.storage.consolidated import damage, draft, open_file, write_file
 from tensordict.storage.memmap import map_file
-from tensordict.storage.memory import Slot, allocate_shared, pour
+from tensordict.storage.memory import allocate_shared, lay, pour
 from tensordict.storage.ragged import parts
 from tensordict.storage.sketch import Laid, Sketch, arrange, laid
 
@@ -82,7 +81,7 @@ class Consolidate(Store):
             room, kind = _filed(sketch, os.path.abspath(os.fspath(filename)), layout), "consolidated"
         else:
             home = self._meta.device if target is None else target
-            block = _Block(sketch.tensors, home, share_memory, pin_memory, non_blocking)
+            block = _Block(home, share_memory, pin_memory, non_blocking)
             room, kind = block.laid(sketch, layout), "shared" if share_memory else "memory"
         made = made._place(room, kind, True)
         if target is not None and self._meta.device != target:
@@ -160,39 +159,35 @@ def _owners(node: Sketch) -> Iterator[Tensor]:
 def _filed(sketch: Sketch, path: str, layout: str | None) -> Laid:
     plan = draft(sketch, layout)
     write_file(path, plan)
-    storage = map_file(path, plan.nbytes, "r+")
-    pieces = [view(storage, *slot) for slot in plan.slots]
+    pieces = lay(plan.slots, map_file(path, plan.nbytes, "r+"))
     return laid(sketch, plan.slots, pieces, kind="consolidated", path=path, mode="r+", layout=layout or "")
 
 
-class _Block:
+class _Block(NamedTuple):
     """One block of memory for the tensors of a tree: on which device, and of what sort."""
 
-    def __init__(
-        self, tensors: Sequence[Tensor], device: torch.device | None, shared: bool, pinned: bool, non_blocking: bool
-    ) -> None:
-        self._tensors, self._shared, self._pinned, self._non_blocking = tensors, shared, pinned, non_blocking
-        devices = {tensor.device for tensor in tensors}
-        self._device = device or (devices.pop() if len(devices) == 1 else torch.device("cpu"))
-        self._from_cpu = all(tensor.is_cpu for tensor in tensors)
-        if shared and self._device.type != "cpu":
-            raise ValueError(f"shared memory lies on the CPU, got the device {str(self._device)!r}; pass device='cpu'")
+    device: torch.device | None
+    shared: bool
+    pinned: bool
+    non_blocking: bool
 
     def laid(self, sketch: Sketch, layout: str | None) -> Laid:
         """Return the place of a tree in a block that its tensors were copied to."""
+        devices = {tensor.device for tensor in sketch.tensors} or {torch.device("cpu")}
+        device = self.device or (min(devices, key=str) if len(devices) == 1 else torch.device("cpu"))
+        if self.shared and device.type != "cpu":
+            raise ValueError(f"shared memory lies on the CPU, got the device {str(device)!r}; pass device='cpu'")
         slots, total = arrange(sketch, layout)
-        return laid(sketch, slots, self._filled(slots, total), layout=layout or "")
-
-    def _filled(self, slots: Sequence[Slot], total: int) -> list[Tensor]:
-        if self._device.type != "cpu" and not self._from_cpu:
-            return pour(self._tensors, slots, torch.UntypedStorage(total, device=self._device))
-        if self._shared:
+        if device.type != "cpu" and devices != {torch.device("cpu")}:
+            pieces = pour(sketch.tensors, slots, torch.UntypedStorage(total, device=device))
+            return laid(sketch, slots, pieces, layout=layout or "")
+        if self.shared:
             storage = allocate_shared(total)
         else:
-            storage = torch.empty(total, dtype=torch.uint8, pin_memory=self._pinned).untyped_storage()
-        pieces = pour(self._tensors, slots, storage)
-        if self._device.type == "cpu":
-            return pieces
-        moved = torch.UntypedStorage(total, device=self._device)
-        moved.copy_(storage, non_blocking=self._non_blocking)
-        return [view(moved, *slot) for slot in slots]
+            storage = torch.empty(total, dtype=torch.uint8, pin_memory=self.pinned).untyped_storage()
+        pieces = pour(sketch.tensors, slots, storage)
+        if device.type != "cpu":
+            moved = torch.UntypedStorage(total, device=device)
+            moved.copy_(storage, non_blocking=self.non_blocking)
+            pieces = lay(slots, moved)
+        return laid(sketch, slots, pieces, layout=layout or "")

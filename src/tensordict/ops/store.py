@@ -15,11 +15,11 @@ from tensordict.aliases import DeviceLike, SizeLike
 from tensordict.core.facts import Facts
 from tensordict.meta import as_batch
 from tensordict.storage.archive import write_archive
-from tensordict.storage.base import Record, view
+from tensordict.storage.base import Record
 from tensordict.storage.consolidated import draft, open_storage
 from tensordict.storage.folder import Folder
 from tensordict.storage.memmap import allocate_anonymous, map_file
-from tensordict.storage.memory import allocate_shared, pour
+from tensordict.storage.memory import allocate_shared, lay, pour
 from tensordict.storage.sketch import Laid, Sketch, arrange, laid, memory_of
 
 if TYPE_CHECKING:
@@ -352,8 +352,7 @@ def _archived(node: N, path: str, compression: str | int | None, fill: bool) -> 
     if slots is None:  # compressed
         return made._place(memory_of(sketch), "memory", True)
     storage = map_file(path, os.stat(path).st_size, "r+")
-    pieces = [view(storage, *slot) for slot in slots]
-    return made._place(laid(sketch, slots, pieces, kind="archive", path=path, mode="r+"), "memmap", True)
+    return made._place(laid(sketch, slots, lay(slots, storage), kind="archive", path=path, mode="r+"), "memmap", True)
 
 
 def _placed(node: N, room: Folder | None, kind: str, fill: bool, layout: str | None = None) -> N:

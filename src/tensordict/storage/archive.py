@@ -29,7 +29,7 @@ from tensordict.storage.checksum import ChecksumError
 from tensordict.storage.layout import META, Entry
 from tensordict.storage.memmap import leaf_of, map_file
 from tensordict.storage.memory import Slot
-from tensordict.storage.opened import Sealed
+from tensordict.storage.opened import Opened
 from tensordict.storage.saving import Stage, replacing, steadily
 from tensordict.storage.sketch import Sketch
 from tensordict.storage.stream import runs
@@ -369,7 +369,7 @@ class Directory:
         return view(content.untyped_storage(), 0, shape, dtype)
 
 
-class Archive(Sealed):
+class Archive(Opened):
     """Open one node of a tree in a zip file.
 
     Args:

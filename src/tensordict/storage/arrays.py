@@ -361,7 +361,6 @@ class Arrays:
     """
 
     resident = False
-    row_reads = True
 
     def __init__(self, store: Store, place: str = "", terms: Terms = Terms(), slot: Slot | None = None) -> None:  # noqa: B008
         self.store, self.place, self.terms, self._slot = store, place, terms, slot

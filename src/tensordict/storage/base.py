@@ -60,7 +60,7 @@ class Backend(Protocol):
     """One node of a stored tree.
 
     `resident` says that leaves are ordinary tensors over the stored bytes, so that writing to a leaf writes to the
-    store; `writable` that the node may be changed; `row_reads` that reading some rows does not read the whole leaf.
+    store; `writable` that the node may be changed.
     """
 
     @property
@@ -68,9 +68,6 @@ class Backend(Protocol):
 
     @property
     def writable(self) -> bool: ...
-
-    @property
-    def row_reads(self) -> bool: ...
 
     @property
     def meta(self) -> Record:

@@ -27,7 +27,7 @@ from tensordict.storage.buffer import pieces_of
 from tensordict.storage.layout import Entry
 from tensordict.storage.memmap import map_file
 from tensordict.storage.memory import Slot, pour
-from tensordict.storage.opened import Sealed
+from tensordict.storage.opened import Opened
 from tensordict.storage.ragged import parts
 from tensordict.storage.sketch import LAYOUTS, Sketch, arrange
 from tensordict.storage.stream import Stream, crc, new_file, raw
@@ -187,7 +187,7 @@ class Mapping(NamedTuple):
         return view(self.storage, start, shape, dtype, stride)
 
 
-class Consolidated(Sealed):
+class Consolidated(Opened):
     """Open one node of a tree that `write_file` wrote.
 
     Args:

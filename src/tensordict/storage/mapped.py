@@ -14,7 +14,6 @@ from tensordict.storage.base import byte_count, view
 from tensordict.storage.guard import frozen, guarded, read_only, refuse_write
 from tensordict.storage.memmap import (
     allocate_anonymous,
-    anonymous,
     attach,
     copy_leaf,
     home_of,
@@ -22,6 +21,7 @@ from tensordict.storage.memmap import (
     lies_at,
     new_leaf,
 )
+from tensordict.storage.memory import block
 from tensordict.storage.ragged import Parts, whole
 from tensordict.storage.sent import Handle, handle, restore
 
@@ -106,7 +106,7 @@ class MemoryMappedTensor(torch.Tensor):
             return _blank(cls, tuple(source.shape), source.dtype, path, existsok)
         if path is None:
             plain = source.as_subclass(Tensor) if home is None else source.clone()
-            return anonymous([plain])[0].as_subclass(cls)
+            return block([plain], allocate_anonymous)[0].as_subclass(cls)
         _require_free(path, existsok)
         return copy_leaf(path, source).as_subclass(cls)
 
@@ -136,7 +136,7 @@ class MemoryMappedTensor(torch.Tensor):
         if index is not None:
             leaf = leaf[index]
             if home_of(leaf) is None:
-                (leaf,) = anonymous([leaf])
+                (leaf,) = block([leaf], allocate_anonymous)
         return leaf.as_subclass(cls)
 
     @classmethod

@@ -25,7 +25,7 @@ from torch import Tensor
 from tensordict.storage import disk
 from tensordict.storage.base import Spec, byte_count, flat_bytes, require_space, spec_of, view
 from tensordict.storage.layout import TEMPORARY
-from tensordict.storage.memory import Slot, missing
+from tensordict.storage.memory import Slot
 
 MODES = ("r", "r+")
 _RESERVES = hasattr(os, "posix_fallocate")  # Linux
@@ -331,21 +331,3 @@ def allocate_anonymous(nbytes: int) -> torch.UntypedStorage:
 def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def anonymous(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return equal leaves mapped from one temporary file; those that are mapped already come back as they are.
-
-    >>> (a,) = anonymous([torch.arange(3)])
-    >>> home_of(a).mode, a
-    ('r+', tensor([0, 1, 2]))
-
-    Raises:
-        OSError: the temporary folder has too little space.
-    """
-    made = missing(tensors, home_of, allocate_anonymous)
-    for leaf, tensor in zip(made, tensors):
-        if leaf is not tensor:
-            storage: Any = leaf.untyped_storage()
-            storage._home.note(int(leaf.storage_offset()) * leaf.itemsize, tuple(leaf.shape))
-    return made

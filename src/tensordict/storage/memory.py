@@ -20,8 +20,6 @@ from tensordict.storage.base import ALIGN, Spec, require_space, spec_of, view
 
 SHM = "/dev/shm"
 
-Allocate = Callable[[int], torch.UntypedStorage]
-
 
 class Slot(NamedTuple):
     """Where a tensor lies in a block: its first byte, shape and dtype, and the bytes from row to row (0: no gaps)."""
@@ -50,11 +48,19 @@ def slots_of(specs: Iterable[Spec], start: int = 0) -> tuple[list[Slot], int]:
     return slots, start
 
 
+def lay(slots: Sequence[Slot], storage: torch.UntypedStorage) -> list[Tensor]:
+    """Return the tensors in the slots of a block, noted at its home if it is mapped."""
+    home = getattr(storage, "_home", None)
+    if home is not None:
+        home.note_all(slots)
+    return [view(storage, *slot) for slot in slots]
+
+
 def pour(
     tensors: Sequence[Tensor], slots: Sequence[Slot], storage: torch.UntypedStorage, skip: Container[int] = ()
 ) -> list[Tensor]:
     """Copy tensors to their slots in a block, but for some that stay as they are there; return those there."""
-    room = [view(storage, *slot) for slot in slots]
+    room = lay(slots, storage)
     kept = [number for number in range(len(room)) if number not in skip]
     with torch.no_grad():
         if kept:
@@ -84,25 +90,19 @@ def _commit(storage: torch.UntypedStorage, nbytes: int, what: str) -> None:
         raise OSError(error.errno, f"no space for {what}: {nbytes} bytes needed: {error.strerror}") from error
 
 
-def missing(tensors: Sequence[Tensor], there: Callable[[Tensor], object], allocate: Allocate) -> list[Tensor]:
-    """Return the tensors, with copies in one block for those that are not yet where they should be."""
-    rest = [tensor for tensor in tensors if not there(tensor)]
-    slots, total = slots_of(map(spec_of, rest))
-    made = iter(pour(rest, slots, allocate(total)) if rest else ())
-    return [tensor if there(tensor) else next(made) for tensor in tensors]
+def block(tensors: Sequence[Tensor], allocate: Callable[[int], torch.UntypedStorage]) -> list[Tensor]:
+    """Return copies of tensors in one block.
 
-
-def share(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return equal tensors in shared memory, all new ones in one block; those already shared come back as they are.
-
-    >>> a, b = share([torch.arange(3), torch.zeros(())])
+    >>> a, b = block([torch.arange(3), torch.zeros(())], allocate_shared)
     >>> a.untyped_storage() is b.untyped_storage(), is_shared(a)
     (True, True)
 
     Raises:
-        OSError: shared memory has too little space.
+        OSError: there is too little space for the block.
+        ValueError: a tensor has no plain layout.
     """
-    return missing(tensors, is_shared, allocate_shared)
+    slots, total = slots_of(map(spec_of, tensors))
+    return pour(tensors, slots, allocate(total))
 
 
 def is_shared(tensor: Tensor) -> bool:

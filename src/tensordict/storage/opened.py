@@ -7,7 +7,7 @@ Where the bytes of a leaf lie is all that a place for trees has to say: a file o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,8 @@ class Opened:
     """
 
     resident = True
-    row_reads = True
+    kind = "memmap"
+    layout = ""
 
     def __init__(self, path: str, mode: str, key: tuple[str, ...], allow_pickle: bool) -> None:
         self.path, self.mode, self._key, self.allow_pickle = path, mode, key, allow_pickle
@@ -111,37 +112,3 @@ class Opened:
                     f"({name}), which can run code when loaded; pass allow_pickle=True if you trust who wrote it"
                 )
             self._record = replace(self.meta, data=load(name), pickle=None)
-
-
-class Sealed(Opened):
-    """One node of a tree that lies in one file: leaves can be written with mode ``"r+"``, its keys cannot change."""
-
-    kind = "memmap"
-    layout = ""
-
-    @property
-    def writable(self) -> bool:
-        return False
-
-    @property
-    def meta(self) -> Record:
-        return super().meta
-
-    @meta.setter
-    def meta(self, record: Record) -> None:
-        raise self._refusal("its record", record)
-
-    def create(self, key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        raise self._refusal("a new leaf at key", key)
-
-    def write(self, key: str, tensor: Tensor) -> Tensor:
-        raise self._refusal("a new leaf at key", key)
-
-    def delete(self, key: str) -> None:
-        raise self._refusal("key", key)
-
-    def _refusal(self, what: str, got: Any) -> PermissionError:
-        return PermissionError(
-            f"cannot change {what} {got!r}: {self.path!r} holds the whole tree in one file, so its keys and shapes "
-            f"stay as they are; write another file"
-        )

@@ -183,8 +183,8 @@ class NestedHandle(NamedTuple):
 def handle(tensor: Tensor) -> Handle | NestedHandle | None:
     """Return a small picklable object that stands for a mapped or shared CPU leaf; None for any other tensor.
 
-    >>> from tensordict.storage.memmap import anonymous
-    >>> (a,) = anonymous([torch.arange(6)])
+    >>> from tensordict import MemoryMappedTensor
+    >>> a = MemoryMappedTensor([0, 1, 2, 3])
     >>> restore(handle(a[2:4]))
     tensor([2, 3])
     """

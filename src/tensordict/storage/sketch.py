@@ -170,7 +170,7 @@ def memory_of(sketch: Sketch) -> Laid:
 
 
 def laid(sketch: Sketch, slots: Sequence[Slot], pieces: Sequence[Tensor], *, block: bool = True, **about: Any) -> Laid:
-    """Return the place of a tree whose tensors are in their slots in a block, and note them there.
+    """Return the place of a tree whose tensors are in their slots in a block, and mark them as its leaves.
 
     Args:
         sketch: the tree.
@@ -179,12 +179,9 @@ def laid(sketch: Sketch, slots: Sequence[Slot], pieces: Sequence[Tensor], *, blo
         block: whether the leaves are one block, which travels as one piece.
         **about: what users are told of the place.
     """
-    if pieces:
-        storage: Any = pieces[0].untyped_storage()
-        if hasattr(storage, "_home"):
-            storage._home.note_all(slots)
-        if block:
-            pieces_of(storage).update((s.start, s.nbytes) for at, s in enumerate(slots) if at not in sketch.apart)
+    if pieces and block:
+        known = pieces_of(pieces[0].untyped_storage())
+        known.update((slot.start, slot.nbytes) for at, slot in enumerate(slots) if at not in sketch.apart)
     return Laid(sketch, pieces, about)
 
 
