@@ -28,6 +28,7 @@ from tensordict import (
     from_dataclass,
     is_tensorclass,
     lazy_stack,
+    merge_tensordicts,
     tensorclass,
 )
 
@@ -882,7 +883,7 @@ def test_words_reach_a_shadowing_class_inside_a_tensordict(tmp_path: Path) -> No
     assert torch.equal(td.exp()["s"].clone, (torch.arange(4.0) + 1).exp())
     td["s"].keys = torch.zeros(4)
     assert not td["s", "keys"].any()
-    assert not isinstance(td.get("s").keys, Tensor)  # the node that the tensordict holds answers to every word
+    assert td.get("s").keys.data_ptr() == td["s", "keys"].data_ptr()
 
 
 def test_contexts_and_locks_of_a_shadowing_class() -> None:
@@ -1166,3 +1167,65 @@ def test_rows_take_values_of_their_own_class_or_one_that_fits(lazy: bool) -> Non
     whole = make(Usual, 0.0)
     whole[0] = make(Unlike, 1.0)[0].to_tensordict().select("x")
     assert whole.x[:, 0].tolist() == [1.0, 0.0, 0.0]
+
+
+class Hiding(TensorClass, shadow=True):
+    """A class that hides words, and a method that a parent must not lose."""
+
+    data: torch.Tensor
+    get: torch.Tensor | None = None
+
+    def doubled(self) -> torch.Tensor:
+        return self.data * 2
+
+
+HELD_READS: dict[str, Any] = {
+    "item": lambda td: td["h"],
+    "nested item": lambda td: td["n", "h"],
+    "get": lambda td: td.get("h"),
+    "nested get": lambda td: td.get(("n", "h")),
+    "values": lambda td: next(iter(td.values())),
+    "items": lambda td: dict(td.items())["h"],
+    "deep items": lambda td: dict(td.items(True))["n", "h"],
+    "pop": lambda td: td.pop("h"),
+    "popitem": lambda td: td.select("h").popitem()[1],
+    "setdefault": lambda td: td.setdefault("h", None),
+    "a row": lambda td: td[:]["h"],
+}
+
+
+@pytest.mark.parametrize("read", HELD_READS)
+@pytest.mark.parametrize("make", [lambda td: td, lambda td: lazy_stack(list(td.unbind(0))), lambda td: td.memmap()])
+def test_a_parent_gives_back_an_instance_that_hides_words(make: Any, read: str) -> None:
+    one = Hiding(torch.arange(2.0), batch_size=[2])
+    td = make(TensorDict({"h": one, "n": {"h": one}}, [2]))
+    found = HELD_READS[read](td.unlock_() if read.startswith("pop") else td)
+    assert type(found) is Hiding
+    assert found.doubled().tolist() == [0.0, 2.0]
+
+
+def test_a_users_function_is_called_with_instances_that_hide_words() -> None:
+    td = TensorDict({"h": Hiding(torch.arange(2.0), batch_size=[2]), "x": torch.zeros(2)}, [2])
+    made = td.apply(lambda v: v.doubled() if isinstance(v, Hiding) else v + 1, call_on_nested=True)
+    assert (made["h"].tolist(), made["x"].tolist()) == ([0.0, 2.0], [1.0, 1.0])
+    both = td.apply(lambda v, w: v.data + w.data, td, call_on_nested=True, is_leaf=None)
+    assert both["h"].tolist() == [0.0, 2.0]
+    assert td.named_apply(lambda key, v: v.data * 3, call_on_nested=True)["h"].tolist() == [0.0, 3.0]
+
+
+def test_classes_of_tensordicts_take_types_of_keys_and_values() -> None:
+    class Holder(TensorClass):
+        parts: TensorDict[str, Hiding]  # type: ignore[type-arg]
+
+    holder = Holder(TensorDict({"h": Hiding(torch.ones(2))}))
+    assert type(holder.parts["h"]) is Hiding
+    assert TensorDict[str, torch.Tensor].__origin__ is TensorDict  # type: ignore[misc]
+
+
+def test_instances_that_hide_words_are_merged() -> None:
+    one = TensorDict({"h": Hiding(torch.ones(2), batch_size=[2])}, [2])
+    two = TensorDict({"h": Hiding(torch.zeros(2), torch.ones(2), batch_size=[2]), "x": torch.zeros(2)}, [2])
+    merged = merge_tensordicts(one, two)
+    assert type(merged["h"]) is Hiding
+    assert (merged["h"].data.tolist(), merged["h"].get.tolist()) == ([1.0, 1.0], [1.0, 1.0])
+    assert one["h"].get is None

@@ -235,7 +235,7 @@ class Visit(NamedTuple):
             parts = [self._part(other, key) for other in others]
             at = (*path, key)
             if (self.is_leaf or default_is_leaf)(type(child)) and not getattr(child, "_is_unbatched", False):
-                result = self.call(at, [child, *parts])
+                result = self.call(at, [child._entry() if isinstance(child, Core) else child, *parts])
             else:
                 result = child._visited(self, tuple(parts), at)
             if result is not None:
@@ -260,7 +260,9 @@ class Visit(NamedTuple):
         if self.default is not NO_DEFAULT and (not isinstance(node, Core) or key not in node._keys()):
             return self.default
         child, shown = node._get(key), _protected(node)
-        return shown(child) if shown and isinstance(child, Tensor) else child
+        if isinstance(child, Core):
+            return child._entry() if self.is_leaf and self.is_leaf(type(child)) else child
+        return shown(child) if shown else child
 
     def call(self, path: Path, parts: list[Any]) -> Any:
         """Call the user's function on one leaf."""

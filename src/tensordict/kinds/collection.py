@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from torch import Tensor
@@ -143,3 +144,7 @@ class TensorDictBase(TensorCollection):
         >>> isinstance(TensorDict({}), TensorDictBase)
         True
     """
+
+    def __class_getitem__(cls, item: Any) -> types.GenericAlias:
+        """Return the class with the types of keys and values, for annotations; nothing checks them."""
+        return types.GenericAlias(cls, item)

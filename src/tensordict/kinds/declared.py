@@ -24,7 +24,7 @@ from typing_extensions import get_type_hints
 
 from tensordict import errors
 from tensordict.aliases import NestedKey
-from tensordict.core.core import Core
+from tensordict.core.core import PRESENTED, Core
 from tensordict.core.locks import filling
 from tensordict.indexing import Plan
 from tensordict.keys import is_nested_key, unravel_key_to_tuple
@@ -665,12 +665,15 @@ class Held(Declared):
     def _given(self) -> Any:
         return self._shows._around(self)
 
+    _entry = _given
+
     @property
     def _is_typed(self) -> bool:  # type: ignore[override]
         return bool(self._shows._is_typed)
 
 
 def _held(inner: Any, shown: Any) -> Any:
+    PRESENTED.add(Held)
     node = object.__new__(Held)
     node.__dict__.update(_inner=inner, _shows=shown)
     return node

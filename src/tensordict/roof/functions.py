@@ -259,11 +259,11 @@ def _take_new(node: Any, other: Any) -> None:
     for mine, theirs in sides:
         _take_new(mine, theirs)
     for key, value in () if sides else other.items():
-        below = not isinstance(value, Tensor) and not value._is_non_tensor
+        inner = None if isinstance(value, Tensor) or value._is_non_tensor else value._held()
         if key not in node._keys():
-            node.set(key, value.clone(False) if below else value)
-        elif below and is_tensor_collection(mine := node.get(key)) and not mine._is_non_tensor:
-            _take_new(mine, value)
+            node.set(key, value if inner is None else inner.clone(False))
+        elif inner is not None and is_tensor_collection(mine := node._get(key)) and not mine._is_non_tensor:
+            _take_new(mine, inner)
 
 
 def group_by(tensordict: C, key: NestedKey) -> tuple[Tensor, tuple[C, ...]]:
