@@ -166,8 +166,8 @@ class Mapping(NamedTuple):
     kind: str
     pieces: set[tuple[int, int]]
 
-    def view(self, run: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the tensor that lies in a run, after a check that it is all there."""
+    def view(self, run: Any, shape: tuple[int, ...], dtype: torch.dtype, leaf: bool = False) -> Tensor:
+        """Return the tensor that lies in a run, after a check that it is all there; note whether it is a leaf."""
         start, stride, size, _ = run if type(run) is list and len(run) == 4 else (None,) * 4
         if not type(start) is type(stride) is type(size) is int or start < 0 or stride < 0:
             raise _wrong(self.path, "leaves", "a run [start, stride, bytes, sum]", run)
@@ -184,6 +184,8 @@ class Mapping(NamedTuple):
             raise _wrong(self.path, "leaves", f"a run that ends within {self.nbytes} bytes", run)
         start += self.start
         home.note(start, shape)
+        if leaf:
+            self.pieces.add((start, size))
         return view(self.storage, start, shape, dtype, stride)
 
 
@@ -240,11 +242,8 @@ class Consolidated(Opened):
         entry, runs = self._entries[key], self._runs[key]
         if type(runs) is not list or len(runs) != 1 + entry.nested:
             raise _wrong(self.path, "leaves", f"a list of {1 + entry.nested} runs", runs)
-        run = runs[file != entry.file]
-        leaf = self._source.view(run, shape, dtype)
-        if run is runs[0]:
-            self._source.pieces.add((self._source.start + run[0], run[2]))
-        return leaf
+        first = file == entry.file
+        return self._source.view(runs[not first], shape, dtype, first)
 
     def _node(self, key: str, entry: Entry) -> Consolidated:
         return Consolidated(self._source, self._nodes[key], (*self._key, key))

@@ -54,18 +54,31 @@ class Opened:
         return {key: "node" if entry.dtype is None else "leaf" for key, entry in self._entries.items()}
 
     def read(self, key: str) -> Tensor:
-        leaf = self._leaves.get(key)
-        if leaf is None:
-            leaf = self._leaves[key] = self._leaf(key, self._require(key, "leaf"))
-        return leaf
+        if key not in self._leaves:
+            self._read({key: self._require(key, "leaf")})
+        return self._leaves[key]
 
     def leaves(self) -> dict[str, Tensor]:
         """Return every leaf of this node, by key."""
-        known = self._leaves
-        for key, entry in self._entries.items():
-            if entry.dtype is not None and key not in known:
-                known[key] = self._leaf(key, entry)
-        return dict(known)
+        self._read(self._entries)
+        return dict(self._leaves)
+
+    def _read(self, entries: dict[str, Entry]) -> None:
+        """Open the leaves among some children, but for those that are open."""
+        key, known = "", self._leaves
+        try:
+            for key, (file, shape, dtype, _, _, nested, dim) in entries.items():
+                if dtype is None or key in known:
+                    continue
+                if not nested:
+                    known[key] = self._piece(key, file, shape, dtype)
+                    continue
+                beside = layout.sizes_name(file)
+                sizes = self._piece(key, beside, shape, torch.int64).clone()
+                count = count_elements(sizes, dim, f"{self.path}/{beside}")
+                known[key] = whole(Parts(self._piece(key, file, (count,), dtype), sizes, dim))
+        except (ValueError, FileNotFoundError) as error:
+            raise type(error)(f"{layout.said((*self._key, key))}{error}") from None
 
     def child(self, key: str) -> Self:
         child = self._children.get(key)
@@ -82,18 +95,6 @@ class Opened:
             require_key([name for name, one in self.keys().items() if one == kind], key, f"{self.path!r} as a {kind}")
         assert entry is not None
         return entry
-
-    def _leaf(self, key: str, entry: Entry) -> Tensor:
-        assert entry.dtype is not None
-        try:
-            if not entry.nested:
-                return self._piece(key, entry.file, entry.shape, entry.dtype)
-            file, dim = layout.sizes_name(entry.file), entry.jagged_dim
-            sizes = self._piece(key, file, entry.shape, torch.int64).clone()
-            count = count_elements(sizes, dim, f"{self.path}/{file}")
-            return whole(Parts(self._piece(key, entry.file, (count,), entry.dtype), sizes, dim))
-        except (ValueError, FileNotFoundError) as error:
-            raise type(error)(f"{layout.said((*self._key, key))}{error}") from None
 
     def _piece(self, key: str, file: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return the tensor in a file of a leaf, or in what stands for one, after a check that all of it is there."""
