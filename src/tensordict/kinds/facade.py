@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensordict.aliases import Batch, Call, Names, Rule
+from tensordict.aliases import Batch, Call
 from tensordict.indexing import Plan
 from tensordict.kinds.collection import TensorCollection
 from tensordict.meta import Meta
@@ -43,14 +43,17 @@ class Facade(TensorCollection):
     def _locked(self) -> bool:  # type: ignore[override]
         return bool(self._inner._locked)
 
-    def _spread_lock(self, lockers: Any) -> None:
-        self._inner._spread_lock(lockers)
+    # ---- verbs; those that only hand on are in the tables below, but for the hot ones
 
-    def _lift_lock(self, parent: Any) -> None:
-        self._inner._lift_lock(parent)
+    def _get(self, key: str) -> Any:
+        return self._inner._get(key)
 
-    def _live_lockers(self, parent: Any = None) -> Any:
-        return self._inner._live_lockers(parent)
+    def _keys(self) -> Collection[str]:
+        keys: Collection[str] = self._inner._keys()
+        return keys
+
+    def _index(self, plan: Plan) -> Self:
+        return self._wrap(self._inner._index(plan))
 
     def _map(self, call: Call, many: Call | None = None) -> Self:
         return self._wrap(self._inner._map(call, many))
@@ -68,44 +71,8 @@ class Facade(TensorCollection):
     def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
         self._inner._match(trial, tuple(map(_open, others)))
 
-    def _move(self, rule: Rule, call: Call) -> Self:
-        return self._wrap(self._inner._move(rule, call))
-
-    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        return self._wrap(self._inner._resize(call, batch, names))
-
-    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        return self._wrap(self._inner._reduce(call, batch, names))
-
-    def _rearrange(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        return self._wrap(self._inner._rearrange(call, batch, names))
-
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         return tuple(map(self._wrap, self._inner._split(call, batches, dim)))
-
-    def _fold(self, call: Call, combine: Callable[[Iterable[Any]], Any]) -> Any:
-        return self._inner._fold(call, combine)
-
-    def _index(self, plan: Plan) -> Self:
-        return self._wrap(self._inner._index(plan))
-
-    def _batch_of(self, plan: Plan) -> Self:
-        return self._wrap(self._inner._batch_of(plan))
-
-    def _read_rows(self, plan: Plan) -> Self:
-        return self._wrap(self._inner._read_rows(plan))
-
-    def _apart(self) -> Self:
-        return self._wrap(self._inner._apart())
-
-    def _bare(self) -> Any:
-        return self._inner._bare()
-
-    def _resident(self) -> bool:
-        return bool(self._inner._resident())
-
-    def _even(self) -> bool:
-        return bool(self._inner._even())
 
     def _write(self, plan: Plan, value: Any) -> None:
         self._inner._write(plan, _open(value))
@@ -113,77 +80,13 @@ class Facade(TensorCollection):
     def _admit(self, plan: Plan, value: Any) -> None:
         self._inner._admit(plan, _open(value))
 
-    def _row_leaves(self) -> Any:
-        return self._inner._row_leaves()
-
-    def _row_child(self, plan: Any, picked: Any) -> Any:
-        return self._wrap(self._inner._row_child(plan, picked))
-
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         self._inner._written(items, _open(value))
         return self
 
-    def _get(self, key: str) -> Any:
-        return self._inner._get(key)
-
-    def _look(self, key: str) -> Any:
-        return self._inner._look(key)
-
-    def _read_as(self, key: str, **options: Any) -> Any:
-        return self._inner._read_as(key, **options)
-
-    def _completed(self, padding: float | None) -> Any:
-        return self._wrap(self._inner._completed(padding))
-
-    def _read_at(self, key: str, index: Any) -> Any:
-        return self._inner._read_at(key, index)
-
-    def _sides(self, source: Any) -> Sequence[tuple[Any, Any]]:
-        sides: Sequence[tuple[Any, Any]] = self._inner._sides(source)
-        return sides
-
-    def _shape_at(self, key: str, differs: Callable[[Any], int] = max) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self._inner._shape_at(key, differs)
-        return shape
-
-    def _write_at(self, key: str, value: Any, index: Any) -> None:
-        self._inner._write_at(key, value, index)
-
-    def _admits_batch(self, key: str, batch: Batch, nested: bool = True) -> None:
-        self._inner._admits_batch(key, batch, nested)
-
-    def _set_batch(self, batch: Batch) -> None:
-        self._inner._set_batch(batch)
-
-    def _mark(self, key: str) -> Any:
-        return self._inner._mark(key)
-
-    def _set(self, key: str, child: Any) -> None:
-        self._inner._set(key, child)
-
-    def _del(self, key: str) -> None:
-        self._inner._del(key)
-
-    def _keys(self) -> Collection[str]:
-        keys: Collection[str] = self._inner._keys()
-        return keys
-
-    def _nodes(self) -> list[Any]:
-        nodes: list[Any] = self._inner._nodes()
-        return nodes
-
-    def _name_dims(self, names: Names) -> None:
-        self._inner._name_dims(names)
-
     def _stamp(self, meta: Meta) -> Self:
         self._inner._stamp(meta)
         return self
-
-    def _like(self, children: dict[str, Any], meta: Meta) -> Self:
-        return self._wrap(self._inner._like(children, meta))
-
-    def _restructure(self, call: Callable[[Any], Any]) -> Any:
-        return self._wrap(self._inner._restructure(call))
 
     def _rekey(self, made: Any) -> None:
         self._inner._rekey(made._inner)
@@ -193,12 +96,6 @@ class Facade(TensorCollection):
 
     def _adopt(self, placed: Any) -> None:
         self._inner._adopt(placed._inner)
-
-    def _shown(self, child: Any) -> Any:
-        return self._inner._shown(child)
-
-    def _dense(self) -> Self:
-        return self._wrap(self._inner._dense())
 
     def _visited(self, visit: Any, others: tuple[Any, ...], path: tuple[str, ...]) -> Any:
         made = self._inner._visited(visit, tuple(map(_open, others)), path)
@@ -219,6 +116,28 @@ class Facade(TensorCollection):
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         inner = cls._unwrapped(items)
         return items[0]._wrap(inner[0]._cat(inner, dim))
+
+
+def _asks(name: str) -> Call:
+    """Return the verb that the node inside answers."""
+    return lambda self, *args, **kwargs: getattr(self._inner, name)(*args, **kwargs)
+
+
+def _wraps(name: str) -> Call:
+    """Return the verb whose answer, a node, comes back in the wrapping."""
+    return lambda self, *args, **kwargs: self._wrap(getattr(self._inner, name)(*args, **kwargs))
+
+
+for _name in (
+    *"_spread_lock _lift_lock _live_lockers _bare _resident _even _row_leaves _fold _look _read_as _read_at".split(),
+    *"_shape_at _write_at _admits_batch _set_batch _mark _set _del _nodes _name_dims _shown _sides".split(),
+):
+    setattr(Facade, _name, _asks(_name))
+for _name in (
+    *"_move _resize _reduce _rearrange _batch_of _read_rows _apart _row_child _completed _like _restructure".split(),
+    "_dense",
+):
+    setattr(Facade, _name, _wraps(_name))
 
 
 def _open(node: Any) -> Any:
