@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import KINDS, batched, can_make
+from kinds import KINDS, STORED, batched, can_make
 from test_words import test_operands_line_up_with_batch_dims as operands_line_up
 from torch.utils import _pytree as pytree
 
@@ -570,3 +570,34 @@ def test_a_dtype_that_an_index_tensor_refuses_changes_no_leaf(kind: str) -> None
 def assert_unchanged(node: Any, want: Any) -> None:
     for key in ("x", "n", ("inner", "y")):
         assert torch.equal(torch.as_tensor(node.get(key)), torch.as_tensor(want.get(key)))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in STORED])
+def test_to_the_device_that_it_is_on_is_the_tensordict_itself(kind: str) -> None:
+    td = KINDS[kind]((2, 3)).to("cpu")
+    assert td.to("cpu") is td
+    assert td.cpu() is td
+    assert td.to(torch.device("cpu"), non_blocking=True) is td
+    assert td.to("cpu", torch.float64) is not td
+    assert td.to("cpu", batch_size=[2, 3]) is not td
+    made = td.to("cpu", copy=True)
+    assert made is not td
+    assert made["x"].data_ptr() != td["x"].data_ptr()
+
+
+def test_a_move_never_shares_nodes_with_its_source() -> None:
+    td = TensorDict({"n": TensorDict({"a": torch.zeros(2)}, [2], device="cpu")}, [2])
+    moved = td.to("cpu")
+    moved["n"]["b"] = torch.ones(2)
+    assert list(td["n"].keys()) == ["a"]
+    stack = lazy_stack([TensorDict({"a": torch.zeros(2)}, device="cpu"), TensorDict({"a": torch.zeros(2)})])
+    moved = stack.to("cpu")
+    moved["b"] = torch.ones(2)
+    assert list(stack.keys()) == ["a"]
+    assert stack.device is None
+
+
+def test_gather_wants_an_index_with_as_many_dims_as_the_batch() -> None:
+    for td in (TensorDict({}, [1, 2, 3]), TensorDict({"x": torch.zeros(1, 2, 3)}, [1, 2, 3])):
+        with pytest.raises(RuntimeError, match=r"3 dims.*\[2, 3\]"):
+            td.gather(-1, torch.zeros(2, 3, dtype=torch.long))

@@ -114,6 +114,9 @@ class Cast(Facts):
             non_blocking_pin: pin each leaf on the calling thread first, then copy it without waiting.
             batch_size: a new batch size for the result.
 
+        Returns:
+            The moved tensordict; this one itself when it is on the device already and nothing else is asked.
+
         Examples:
             >>> import torch
             >>> from tensordict import TensorDict
@@ -124,12 +127,19 @@ class Cast(Facts):
         if args and isinstance(args[0], Cast) and (targets := args[0]._targets()):
             return self._aimed(targets, kwargs)
         move = _Move(*args, **kwargs)
-        moved = self._map(move.call()) if move.moves else self
-        if move.device is not None:
-            moved._stamp(Meta(moved._meta.batch, move.device, moved._meta.names))
+        if move.stays(self._meta.device):
+            return self
+        moved = self._moved(move) if move.moves else self
         if move.batch_size is not None:
             moved = moved.clone(False) if moved is self else moved  # type: ignore[attr-defined]
             moved._give_batch(move.batch_size)
+        return moved
+
+    def _moved(self, move: Any) -> Self:
+        """Return me moved; never me or my nodes themselves, for a parent that gets a device of its own."""
+        moved = self._map(move.call())
+        if move.device is not None:
+            moved._stamp(Meta(moved._meta.batch, move.device, moved._meta.names))
         return moved
 
     def _targets(self) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -375,16 +385,23 @@ class _Move:
     def moves(self) -> bool:
         return self.device is not None or self.dtype is not None
 
+    def stays(self, device: torch.device | None) -> bool:
+        """Tell whether what is on a device stays as it is: then `to` returns it, as torch does."""
+        plain = self.dtype is None and self.batch_size is None and self.kwargs.keys() <= {"non_blocking"}
+        return plain and device is not None and self.device == device
+
     def call(self) -> Call:
         """Return what is said to each child; short where only the device is given."""
         device, dtype, more = self.device, self.dtype, self.kwargs
         if device is not None and dtype is None and not more:
-            return lambda v: v.to(device)
+            return lambda v: v.to(device) if isinstance(v, Tensor) else v._moved(self)
         if not self.pin or device is None or device.type == "cpu":
-            return lambda v: v.to(device=device, dtype=dtype, **more)
+            return lambda v: v.to(device=device, dtype=dtype, **more) if isinstance(v, Tensor) else v._moved(self)
 
         def pinned(v: Any) -> Any:
-            if isinstance(v, Tensor) and v.device.type == "cpu" and not v.is_pinned():
+            if not isinstance(v, Tensor):
+                return v._moved(self)
+            if v.device.type == "cpu" and not v.is_pinned():
                 v = v.pin_memory()
             return v.to(device=device, dtype=dtype, **more)
 

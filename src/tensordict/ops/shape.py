@@ -486,7 +486,10 @@ class Shape(Facts):
         """
         n = len(self._meta.batch)
         d = dims.wrap(dim, n)
-
+        if index.ndim != n:
+            raise RuntimeError(
+                f"gather expects an index with {n} dims, one for each batch dim, got {list(index.shape)}"
+            )
         wide = memo(lambda own: align(index, len(own)).expand(*index.shape, *own[n:]))
 
         def call(v: Any) -> Any:
