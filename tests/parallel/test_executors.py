@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -207,12 +208,20 @@ def test_the_source_travels_once_and_short_chunks_together(pool: Any, monkeypatc
 
 def test_a_source_without_a_place_travels_with_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     td = TensorDict({"x": torch.arange(60_000).view(6000, 10)}, [6000])
-    monkeypatch.setattr(guests, "is_nearby", lambda pool: False)
+    monkeypatch.setattr(guests, "_free_memory", lambda: 1e6)
     with FORK.Pool(2) as made, work.within(30), seen(monkeypatch, "_load") as loads:
         assert torch.equal(td.map(plus, pool=made, chunksize=10)["x"], td["x"] + 1)
         shuffled = torch.cat(list(td.map_iter(plus, pool=made, chunksize=10, shuffle=True)))
     assert torch.equal(shuffled["x"].sort(0).values, td["x"] + 1)
     assert all(load.rows is not None and len(load.rows) <= 2 * guests.LOAD for load in loads)
+
+
+def test_a_source_too_large_for_the_workers_of_dask_is_not_put_there() -> None:
+    client = types.SimpleNamespace(scatter=lambda parts, **how: parts)
+    client.scheduler_info = lambda: {"workers": {"a": {"memory_limit": 0}, "b": {"memory_limit": 4000}}}
+    part = torch.zeros(1000, dtype=torch.uint8).numpy()
+    assert guests._stored(types.SimpleNamespace(_client=client), [part]) is not None
+    assert guests._stored(types.SimpleNamespace(_client=client), [part, part]) is None
 
 
 def uneven(td: Any, folder: pathlib.Path) -> Any:

@@ -13,6 +13,7 @@ chunk's rows travel, once. In threads nothing is pickled at all.
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import multiprocessing.pool
 import os
 import pickle
@@ -39,6 +40,7 @@ from .wire import BAD, WorkerError, answer, dumps, fault, loads, open_answer, sp
 LOOKAHEAD = 2  # tasks per worker that an executor may hold
 LOOK = 0.2  # seconds between two looks at the workers of a pool
 HANDLE = 1 << 14  # bytes; a pickled source of at most this size is its name, or as good as one
+SHARE = 0.25  # of the free memory of this machine, or of what a worker of Dask may take, is for a copy of the source
 LOAD = 1 << 20  # bytes of rows that travel together, unless one chunk has more
 LONG = 1e-2  # seconds after which a task comes back with the chunks that are done
 SPARE = 3  # times that a chunk is run again whose source was lost with the workers of a cluster
@@ -203,17 +205,18 @@ class Guests:
         name, nearby = uuid.uuid4().hex, is_nearby(self._pool)
         pickled = split_by_value if self._by_value else split_nearby if nearby else split
         head, parts = self._guarded(pickled, self._job)
-        if nearby:
+        size = len(head) + sum(part.nbytes for part in parts)
+        if nearby and size <= SHARE * _free_memory():
             self._block = Block.write([memoryview(GOING), head, *parts])
             return Ticket(name, Nearby(Place.of(self._block.descriptor), self._block.lengths))
-        if len(head) + sum(part.nbytes for part in parts) <= HANDLE:
+        if size <= HANDLE:
             return Ticket(name, bytes(head))
         self._parts = [np.frombuffer(part, np.uint8) for part in (head, *parts)]
         stored = _stored(self._pool, self._parts)
         if stored is not None:
             return Ticket(name, stored)
         without = self._guarded(self._dumps, replace(self._job, source=None))
-        self._rows_travel = len(head) + sum(part.nbytes for part in parts) - len(without) > HANDLE
+        self._rows_travel = size - len(without) > HANDLE
         return Ticket(name, without if self._rows_travel else self._guarded(self._dumps, self._job))
 
     def _dumps(self, value: object) -> bytes:
@@ -307,11 +310,21 @@ def _fail(error: BaseException) -> NoReturn:
 
 
 def _stored(pool: AnyPool, parts: list[Any]) -> Any:
-    """Put the parts of a job to the object store of a cluster and return the reference; None where there is none."""
+    """Put the parts of a job to the object store of a cluster and return the reference; None where there is no room."""
     if hasattr(pool, "put"):
         return pool.put(parts)
     client: Any = getattr(pool, "_client", None)
-    return client.scatter([parts], broadcast=True, hash=False)[0] if hasattr(client, "scatter") else None
+    if not hasattr(client, "scatter"):
+        return None
+    limits = [worker["memory_limit"] or math.inf for worker in client.scheduler_info()["workers"].values()]
+    if sum(part.nbytes for part in parts) > SHARE * min(limits, default=math.inf):
+        return None
+    return client.scatter([parts], broadcast=True, hash=False)[0]
+
+
+def _free_memory() -> float:
+    with open("/proc/meminfo") as file:  # wherever there are blocks
+        return next((float(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")), math.inf)
 
 
 class _Staff:
