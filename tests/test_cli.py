@@ -14,6 +14,8 @@ import torch
 
 from tensordict import NonTensorStack, PersistentTensorDict, TensorDict, lazy_stack
 from tensordict.roof.cli import main
+from tensordict.roof.homes import HOMES as HOME
+from tensordict.storage.arrays import Terms
 
 HOMES = ["folder", "consolidated", "h5", "zarr"]
 
@@ -282,3 +284,68 @@ def test_the_program_runs_as_a_module(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "data -> copy (folder)\n")
     assert "my_classes.Row" in (tmp_path / "copy" / "meta.json").read_text()
     assert call("-m", "tensordict", "info", "nowhere").returncode == 1
+
+
+LARGE = 256 << 20
+CONVERT = """
+import re, sys, threading
+from pathlib import Path
+import h5py, torch, zarr
+from tensordict.roof.cli import main
+
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+
+def watch():
+    while not done.wait(0.002):
+        seen.append(anonymous())
+
+torch.set_num_threads(1)
+done, seen = threading.Event(), [anonymous()]
+watcher = threading.Thread(target=watch)
+watcher.start()
+status = main(["convert", "--quiet", *sys.argv[1:]])
+done.set()
+watcher.join()
+print(max(seen) - seen[0])
+sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is that of Linux")
+@pytest.mark.parametrize("source, target", [("h5", "folder"), ("zarr", "h5"), ("h5", "consolidated")])
+def test_datasets_larger_than_memory_are_converted(source: str, target: str, tmp_path: Path) -> None:
+    rows = LARGE // (1 << 20)
+    schema = {"big": ([1 << 20], torch.uint8), "n": {"y": ([], torch.int64)}}
+    td: Any = TensorDict.from_schema(schema, batch_size=[rows], storage="memmap")
+    td["big"][::7] = 3
+    td["n", "y"].copy_(torch.arange(rows))
+    getattr(td, f"to_{source}")(tmp_path / "source", chunks=(8,)).close()
+    words = [str(tmp_path / "source"), str(tmp_path / "target"), "--to", target]
+    done = subprocess.run([sys.executable, "-c", CONVERT, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < LARGE // 2
+    back = load(target, tmp_path / "target")
+    assert back["n", "y"].tolist() == list(range(rows))
+    for start in range(0, rows, 32):
+        assert torch.equal(back[start : start + 32]["big"], td["big"][start : start + 32])
+    assert sorted(os.listdir(tmp_path)) == ["source", "target"]
+
+
+@pytest.mark.parametrize("source", ["h5", "zarr"])
+@pytest.mark.parametrize("target", HOMES)
+def test_large_leaves_are_copied_by_rows(
+    source: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensordict.kinds.window._AT_ONCE", 40)
+    td = content().update({"odd": torch.arange(33).view(3, 11), "half": torch.arange(30).view(3, 10).bfloat16()})
+    save(td, source, tmp_path / "source")
+    seen: list[str] = []
+    HOME[target].save(
+        HOME[source].open(str(tmp_path / "source"), False), str(tmp_path / "target"), Terms(watch=seen.append)
+    )
+    back = load(target, tmp_path / "target")
+    for key in ("x", "odd", "half", ("n", "y"), ("n", "half")):
+        assert torch.equal(back[key], td[key])
+    assert (back["name"], back["texts"]) == ("run", ["a", "b", "c"])
+    assert len(seen) == (1 if target == "consolidated" else 5)

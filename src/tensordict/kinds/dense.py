@@ -513,14 +513,7 @@ class TensorDict(TensorDictBase):
                 raise RuntimeError(f"cannot copy the value at key {k!r}: it is on the device 'meta', without memory")
             else:
                 children[k] = room.write(k, v)
-        batch, device, names = self._meta
-        device = torch.device("cpu") if kind == "memmap" else device
-        room.meta = Record("dense", batch, None if device is None else str(device), names)
-        if not room.resident:
-            return open_room(room)  # type: ignore[no-any-return]
-        node = _of(children, Meta(batch, device, names))
-        node._home = node_home(room, kind)
-        return node
+        return settled(children, self._meta, room, kind)  # type: ignore[no-any-return]
 
     def _adopt(self, placed: Any) -> None:
         adopted = {k: adopt(self._dict.get(k), v) for k, v in placed._dict.items()}
@@ -548,6 +541,18 @@ class TensorDict(TensorDictBase):
 
     def _members(self, dim: int) -> Sequence[Any]:
         return self.unbind(dim)
+
+
+def settled(children: dict[str, Any], meta: Meta, room: Any, kind: str) -> Any:
+    """Write the record of a node whose children lie in a room, and return the node there."""
+    batch, device, names = meta
+    device = torch.device("cpu") if kind == "memmap" else device
+    room.meta = Record("dense", batch, None if device is None else str(device), names)
+    if not room.resident:
+        return open_room(room)
+    node = _of(children, Meta(batch, device, names))
+    node._home = node_home(room, kind)
+    return node
 
 
 def _part(other: Any, key: str, child: Any) -> Any:

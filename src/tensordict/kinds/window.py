@@ -16,11 +16,13 @@ from torch.utils.data import get_worker_info
 from tensordict.aliases import Batch, Call, Names, Rule
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
-from tensordict.kinds.dense import _of
+from tensordict.kinds.dense import _of, settled
 from tensordict.meta import Meta
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_AT_ONCE = 16 << 20  # bytes of a leaf that are in memory when it is copied to another home
 
 
 class Stored(TensorDictBase):
@@ -138,7 +140,29 @@ class Stored(TensorDictBase):
         return self._look(key)  # nothing is read for a repr
 
     def _place(self, room: Any, kind: str, fill: bool) -> Any:
-        return (self._dense() if fill else self._outline())._place(room, kind, fill)
+        if not fill or kind in ("memory", "shared"):
+            return (self._dense() if fill else self._outline())._place(room, kind, fill)
+        children = {}
+        for key, look in self._looks():
+            if isinstance(look, Tensor):
+                children[key] = self._poured(room, key, look)
+            else:
+                children[key] = self._get(key)._place(room.child(key), kind, True)
+        return settled(children, self._meta, room, kind)
+
+    def _poured(self, room: Any, key: str, look: Tensor) -> Any:
+        """Copy a leaf to a room, a large one some rows at a time."""
+        if look.nbytes <= _AT_ONCE or not self._meta.batch:
+            return room.write(key, self._get(key))
+        leaf, count = room.create(key, tuple(look.shape), look.dtype), max(1, _AT_ONCE // look[0].nbytes)
+        for start in range(0, len(look), count):
+            rows = (slice(start, start + count),)
+            if isinstance(leaf, Tensor):
+                leaf[rows] = self._rows(key, rows)
+            else:
+                leaf.write(rows, self._rows(key, rows))
+        room.filled(key)
+        return leaf
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -213,7 +214,8 @@ def _verify_archive(path: str, watch: Watch) -> tuple[list[str], str]:
 
 
 def _save_archive(node: Any, path: str, terms: Terms) -> None:
-    node.memmap(path, archive=True)
+    with _mapped(node, path) as leaves:
+        leaves.memmap(path, archive=True)
     terms.watch(os.path.basename(path))
 
 
@@ -306,6 +308,10 @@ class _Watched:
         self._watch(key)
         return leaf
 
+    def filled(self, key: str) -> None:
+        self._room.filled(key)
+        self._watch(key)
+
     def child(self, key: str) -> _Watched:
         return _Watched(self._room.child(key), self._watch)
 
@@ -319,8 +325,20 @@ def _save_folder(node: Any, path: str, terms: Terms) -> None:
         raise
 
 
+@contextlib.contextmanager
+def _mapped(node: Any, path: str) -> Iterator[Any]:
+    """Yield a node whose values need no memory: what lies in a store is copied to a folder beside a path meanwhile."""
+    if node._resident():
+        yield node
+        return
+    with tempfile.TemporaryDirectory(prefix="tensordict-", dir=os.path.dirname(os.path.abspath(path))) as folder:
+        _save_folder(node, folder, Terms())
+        yield TensorDict.load_memmap(folder, mode="r", allow_pickle=True)  # it is ours
+
+
 def _save_consolidated(node: Any, path: str, terms: Terms) -> None:
-    node.consolidate(path)
+    with _mapped(node, path) as leaves:
+        leaves.consolidate(path)
     terms.watch(os.path.basename(path))
 
 

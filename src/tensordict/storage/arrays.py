@@ -534,8 +534,12 @@ class Arrays:
         else:
             slot = self.create(key, tuple(tensor.shape), tensor.dtype)
         slot.write((), tensor)
-        self.terms.watch(key)
+        self.filled(key)
         return slot
+
+    def filled(self, key: str) -> None:
+        """Note that an array that was made to be written holds what it should."""
+        self.terms.watch(key)
 
     def slot(self, key: str) -> Slot | None:
         """Return the array under a key, None when a group is there; that of a non-tensor has an encoding."""
