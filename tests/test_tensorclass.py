@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import doctest
 import inspect
 import pickle
 import subprocess
@@ -1229,3 +1230,44 @@ def test_instances_that_hide_words_are_merged() -> None:
     assert type(merged["h"]) is Hiding
     assert (merged["h"].data.tolist(), merged["h"].get.tolist()) == ([1.0, 1.0], [1.0, 1.0])
     assert one["h"].get is None
+
+
+@tensorclass
+class Readable:
+    """A decorated class, whose words a reader finds in it."""
+
+    x: torch.Tensor
+
+    def doubled(self) -> torch.Tensor:
+        """Return twice the value.
+
+        >>> Readable(torch.ones(1)).doubled()
+        tensor([2.])
+        """
+        return self.x * 2
+
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        return (type(self).__name__, super().sum(*args, **kwargs))  # type: ignore[misc]
+
+    @property
+    def half(self) -> torch.Tensor:
+        return self.x / 2
+
+    @classmethod
+    def ones(cls) -> Any:
+        return cls(torch.ones(2))
+
+    @staticmethod
+    def three() -> int:
+        return 3
+
+
+def test_a_decorated_class_has_its_words() -> None:
+    assert {"doubled", "half", "ones", "three"} <= vars(Readable).keys()
+    found = doctest.DocTestFinder().find(Readable, "Readable", globs={"Readable": Readable, "torch": torch})
+    assert [test.name for test in found if test.examples] == ["Readable.doubled"]
+    assert doctest.DocTestRunner().run(found[1] if not found[0].examples else found[0]).failed == 0
+    one = Readable.ones()
+    assert type(one) is Readable and one.half.tolist() == [0.5, 0.5] and one.three() == 3
+    name, total = one.sum()
+    assert name == "Readable" and total.x == 2.0

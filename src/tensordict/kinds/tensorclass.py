@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -186,6 +187,9 @@ def tensorclass(
     return _made(cls, kw_only, options)
 
 
+_WORDS = (types.FunctionType, property, classmethod, staticmethod)
+
+
 def _made(plain: Any, kw_only: bool, options: dict[str, Any]) -> Any:
     """Return the tensorclass of a plain class."""
     if not isinstance(plain, type):
@@ -200,6 +204,8 @@ def _made(plain: Any, kw_only: bool, options: dict[str, Any]) -> Any:
     body: dict[str, Any] = {name: own.get(name) for name in ("__module__", "__doc__")}
     body |= {"__qualname__": plain.__qualname__, "__annotations__": dict(names)}
     body |= {name: own[name] for name in names if name in own}
+    # what reads the class, such as doctest and sphinx, looks for its words in it, and not in the plain one behind it
+    body |= {name: value for name, value in own.items() if isinstance(value, _WORDS) and not name.startswith("__")}
     if dataclasses.is_dataclass(plain):
         body |= {f.name: f for f in dataclasses.fields(plain) if f.name in names}
     elif "__init__" in own:
