@@ -21,7 +21,7 @@ sizes = st.integers(0, 60)
 def cut(**how: Any) -> list[list[int]]:
     size = how.pop("size")
     plan = make_plan((2, size), -1, **how)
-    return [list(range(chunk.start, chunk.stop)) for chunk in plan.chunks()]
+    return [list(range(chunk.start, chunk.stop)) for chunk in map(plan.chunk, range(plan.count))]
 
 
 @given(sizes, st.integers(1, 70))
@@ -45,7 +45,8 @@ def test_without_numbers_there_is_a_chunk_per_worker_and_none_is_empty(size: int
 @given(sizes, st.permutations(range(12)))
 def test_rows_one_by_one_and_permuted(size: int, order: list[int]) -> None:
     assert cut(size=size, chunksize=0) == [[row] for row in range(size)]
-    rows = [chunk.rows for chunk in make_plan((12,), 0, chunksize=5).chunks(order)]
+    plan = make_plan((12,), 0, chunksize=5)
+    rows = [plan.chunk(number, order).rows for number in range(plan.count)]
     assert [len(part) for part in rows] == [5, 5, 2]
     assert list(chain.from_iterable(rows)) == order
 
@@ -57,7 +58,7 @@ def test_a_job_takes_what_torch_cuts(shape: list[int], data: st.DataObject) -> N
     dim = data.draw(st.integers(-len(shape), len(shape) - 1))
     chunksize = data.draw(st.integers(0, 5))
     plan = make_plan(source.shape, dim, chunksize=chunksize)
-    taken = [Job(torch.neg, source, plan).take(chunk) for chunk in plan.chunks()]
+    taken = [Job(torch.neg, source, plan).take(chunk) for chunk in map(plan.chunk, range(plan.count))]
     expected = source.split(chunksize, dim) if chunksize else source.unbind(dim)
     assert len(taken) == len(expected)
     assert all(torch.equal(got, want) for got, want in zip(taken, expected, strict=True))

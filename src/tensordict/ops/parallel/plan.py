@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,15 +55,6 @@ class Plan:
             slice(2, 5, None)
         """
         return slice(self.chunk(numbers.start).start, self.chunk(numbers.stop - 1).stop)
-
-    def chunks(self, order: Any = None) -> Iterator[Chunk]:
-        """Yield the chunks one at a time.
-
-        Example:
-            >>> [(c.start, c.stop) for c in make_plan((5,), 0, chunksize=2).chunks()]
-            [(0, 2), (2, 4), (4, 5)]
-        """
-        return (self.chunk(number, order) for number in range(self.count))
 
 
 def make_plan(
