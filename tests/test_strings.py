@@ -282,6 +282,15 @@ def test_a_write_to_a_column_in_place_leaves_what_others_see_readable(place: str
 # ---- in files
 
 
+@pytest.mark.parametrize("rows", [len(WORDS), 200_000])  # short files, and such as threads fill later
+def test_threads_save_a_column(rows: int, tmp_path: Path) -> None:
+    words = [WORDS[n % len(WORDS)] for n in range(rows)]
+    td = TensorDict({"x": torch.arange(rows), "word": words}, [rows])
+    placed = td.memmap(tmp_path, num_threads=2)
+    assert placed["word"] == words
+    assert TensorDict.load_memmap(tmp_path, verify=True)["word"] == words
+
+
 def test_a_saved_column_is_two_raw_files(tmp_path: Path) -> None:
     long().memmap(tmp_path)
     folder = tmp_path / "n" / "word"

@@ -709,7 +709,7 @@ class NonTensorStack(NonTensor):
             return super()._place(room, kind, fill)
         stored = [room.write(name, tensor) for name, tensor in strings.tensors().items()]
         room.meta = Record("strings", self._meta.batch, None)
-        return self._housed(self._of(Pool([], Strings(*stored)), None, self._meta), room, kind)
+        return self._housed(self._of(Pool([], strings.moved(*stored)), None, self._meta), room, kind)
 
     def _adopt(self, placed: Any) -> None:
         super()._adopt(placed)

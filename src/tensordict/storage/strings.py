@@ -91,6 +91,12 @@ class Strings:
         found = zip(PARTS, (self.data, self.offsets, self.valid))
         return {name: tensor for name, tensor in found if tensor is not None}
 
+    def moved(self, data: Tensor, offsets: Tensor, valid: Tensor | None = None) -> Strings:
+        """Return this column over other tensors, which hold the same, or will when threads have filled them."""
+        column = object.__new__(Strings)
+        column.data, column.offsets, column.valid, column.where = data, offsets, valid, self.where
+        return column
+
     def take(self, rows: Tensor | None = None) -> list[str | None]:
         """Return the strings of some rows (of all by default); only their bytes are touched.
 
