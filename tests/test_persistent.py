@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import multiprocessing
 import os
 import pathlib
@@ -751,6 +752,7 @@ WRONG: dict[str, list[Any]] = {
         {"version": 1, "names": ["a"]},
         {"version": 1, "kind": "packed"},
         {"version": 1, "kind": "lazy"},
+        {"version": 1, "kind": "unbatched"},
         {"version": 1, "kind": 3},
         {"version": 1, "keys": [[]]},
         {"version": 1, "class": 3},
@@ -799,6 +801,12 @@ def test_attributes_that_are_gone_or_of_others_change_no_value(backend: str, tmp
         stored = reopen(backend, tmp_path)
         assert set(stored.keys()) == {*td.keys(), "%FF"}
         stored.close()
+    said: Any = {"version": 1, "kind": "dense"}
+    change(lambda root: root["n"].attrs.__setitem__("__tensordict__", json.dumps(said) if backend == "h5" else said))
+    stored = reopen(backend, tmp_path)
+    assert stored["n", "y"].tolist() == [1, 1]
+    assert type(stored["n"]) is PersistentTensorDict
+    stored.close()
     name = next(name for name in change(list) if name.startswith("%-"))
     change(lambda root: root[name].attrs.__setitem__("__tensordict_key__", "another"))
     with pytest.raises(ValueError, match=r"'__tensordict_key__'.*'another'"):

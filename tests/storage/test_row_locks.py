@@ -198,6 +198,34 @@ def test_flush_of_some_leaves_leaves_the_others(tmp_path: Path) -> None:
     assert (found.damage, found.unknown) == ([], [])
 
 
+def test_flush_of_one_file_says_what_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table().memmap(tmp_path / "zip", archive=True)
+    table().consolidate(tmp_path / "block")
+    synced: list[str] = []
+    monkeypatch.setattr(disk, "sync", lambda path: synced.append(os.path.basename(path)))
+    archive = TensorDict.load_memmap(tmp_path / "zip", mode="r+")
+    block = TensorDict.from_consolidated(tmp_path / "block")
+    for td in (archive, block):
+        td["x"].fill_(3)
+        assert td.flush(checksums=False) is td
+    assert synced == ["zip", "block"]
+    with pytest.raises(ValueError, match=r"x\.memmap"):
+        TensorDict.load_memmap(tmp_path / "zip", verify=True)
+    archive["n"].flush()
+    assert TensorDict.load_memmap(tmp_path / "zip", verify=True)["x"].tolist() == [3] * 8
+    assert "zip" in synced[2:]
+    content = (tmp_path / "block").read_bytes()
+    block[2:].flush()
+    assert synced[-1] == "block"
+    assert (tmp_path / "block").read_bytes() == content
+    with pytest.raises(ValueError, match=r"'x'.*written through a mapping"):
+        TensorDict.from_consolidated(tmp_path / "block", verify=True)
+    block.consolidate(tmp_path / "block")
+    assert TensorDict.from_consolidated(tmp_path / "block", verify=True)["x"].tolist() == [3] * 8
+    TensorDict.from_consolidated(tmp_path / "block", mode="r").flush()
+    TensorDict.load_memmap(tmp_path / "zip").flush()
+
+
 def test_flush_says_what_cannot_be_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match=r"here.*to the disk"):
         disk.sync_mapping(4096, 10, "here")

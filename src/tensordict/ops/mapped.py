@@ -18,6 +18,7 @@ from tensordict.meta import as_batch
 from tensordict.ops.store import open_room
 from tensordict.storage import checksum, disk
 from tensordict.storage.append import alone, append
+from tensordict.storage.archive import renew
 from tensordict.storage.folder import Folder, read_steadily
 from tensordict.storage.locks import rows_held
 from tensordict.storage.mapped import MemoryMappedTensor, present
@@ -136,10 +137,12 @@ class Mapped(Facts):
         when it gets to it: a killed process loses nothing, a machine that loses power may.
 
         Args:
-            checksums: read the files of the leaves again and renew their checksums, so that the folder can be verified.
+            checksums: read the files of the leaves again and renew their checksums, so that the folder, or the archive,
+                can be verified. A consolidated file keeps those that it has: they lie in its description, which no
+                step can change.
 
         Raises:
-            RuntimeError: if this tensordict is not mapped from a folder.
+            RuntimeError: if this tensordict is not mapped from a folder or a file of that name.
             OSError: if the disk cannot be written; the message names the file.
 
         Examples:
@@ -151,6 +154,12 @@ class Mapped(Facts):
             ...     TensorDict.load_memmap(folder, verify=True)["x"]
             MemoryMappedTensor([7., 7., 7.])
         """
+        home = self._home
+        if home is not None and home.kind in ("consolidated", "archive"):
+            if home.kind == "archive" and checksums and home.mode != "r":
+                renew(home.path)
+            disk.sync(home.path)  # all that was written to the mapping, too
+            return self
         path = _folder_of(self, "flush", parts=True)
         files = set(_fold_leaves(self, _synced))
         if checksums and self._home.mode != "r":

@@ -435,7 +435,7 @@ class Arrays:
 
     def is_plain(self) -> bool:
         """Tell whether this is a group that no record gives another kind than that of a dense node."""
-        return self._slot is None and (self._said() or {}).get("kind") is None
+        return self._slot is None and (self._said() or {}).get("kind") in (None, "dense")
 
     @property
     def meta(self) -> Record:
@@ -621,8 +621,9 @@ def _checked(raw: Any, where: str) -> dict[str, Any]:
             raise ValueError(f"{where}: {entry!r} of {META!r} should be {expected}, got {raw[entry]!r}")
     if raw.get("names") and len(raw["names"]) != len(raw.get("batch_size") or ()):
         raise ValueError(f"{where}: {META!r} should name every batch dim, got {raw['names']!r}")
-    if raw.get("kind") == "lazy" and raw.get("stack_dim") is None:
-        raise ValueError(f"{where}: {META!r} should say the 'stack_dim' of a lazy stack")
+    needed = {"lazy": "stack_dim", "unbatched": "batch_size"}.get(raw.get("kind") or "")
+    if needed and raw.get(needed) is None:
+        raise ValueError(f"{where}: {META!r} should say the {needed!r} of a node of the kind {raw['kind']!r}")
     return raw
 
 
