@@ -620,6 +620,21 @@ def reason(word: str, what: str, programs: list[list[str]]) -> str | None:
     return None if None in found else " | ".join(sorted({why for why in found if why}))
 
 
+def parted(sides: Pair, lines: list[str]) -> str | None:
+    """Return why the sides had parted before the last line of a program, if that is explained."""
+    for end in range(3, len(lines)):
+        (found,) = sides.compare([lines[:end]])
+        if found:
+            return reason(word_of(lines[end - 1]), "; ".join(found), [lines[:end]])
+    return None
+
+
+def known_of(sides: Pair, cause: tuple[str, str], programs: list[list[str]]) -> str | None:
+    """Return why all programs of a cause differ, by the last line or an earlier one, or None."""
+    why = {reason(*cause, [lines]) or parted(sides, lines) for lines in programs}
+    return None if None in why else " | ".join(sorted(filter(None, why)))
+
+
 def search(arguments: argparse.Namespace) -> int:
     """Compare random programs, print the causes, and return how many are not explained."""
     sides, groups, counts = Pair(arguments.peer), defaultdict(list), Counter[tuple[str, str]]()
@@ -632,11 +647,11 @@ def search(arguments: argparse.Namespace) -> int:
             cause = word_of(short[-1]), "; ".join(found)
             counts[cause] += 1
             groups[cause].append(short)
-    known = {cause: reason(*cause, groups[cause]) for cause in counts}
+    known = {cause: known_of(sides, cause, groups[cause]) for cause in counts}
     for cause, count in sorted(counts.items()):
         if known[cause] is None or arguments.all:
             print(f"\n{count} x {cause[0]} -- {cause[1]}" + (f"  [{known[cause]}]" if known[cause] else ""))
-            odd = [lines for lines in groups[cause] if reason(*cause, [lines]) is None] or groups[cause]
+            odd = [lines for lines in groups[cause] if known_of(sides, cause, [lines]) is None] or groups[cause]
             print("    " + "\n    ".join(min(odd, key=lambda lines: len("".join(lines)))))
     left = sum(why is None for why in known.values())
     print(f"\n{arguments.programs} programs: {counts.total()} differ, from {len(counts)} causes, {left} not explained")

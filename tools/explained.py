@@ -1106,6 +1106,50 @@ RULES: list[Rule] = [
         wide,
     ),
     Rule(
+        "mod logsumexp norm",
+        r"kind: \w+, published value|kind: RuntimeError, published done",
+        "What has no tensors is a tensordict after a word that computes",
+        bare,
+    ),
+    Rule("merge_tensordicts", "shape|dtype|values", "`merge_tensordicts` keeps the first value", lazy),
+    Rule(
+        "split_keys separates",
+        "kind: done, published KeyError",
+        "members differ, and no dense one exists, is the result a lazy stack of the same rows",
+        lazy,
+    ),
+    Rule("setdefault set", "kind: TypeError, published done", "value of another kind is a", words),
+    Rule(
+        "unlock_",
+        "kind: done, published RuntimeError",
+        "What torch answers in new memory is a copy",
+        both(lazy, has("repeat|masked_select|gather|index_select")),
+    ),
+    Rule(
+        "setdefault write key set",
+        r"keys: \['\w+'\] more, \[\] fewer",
+        "`torch.stack` of lazy stacks stacks them lazily",
+        both(lazy, has(r"stack\(\[td, ")),
+    ),
+    Rule(
+        "unbind write",
+        "values",
+        "`pad` leaves a non-tensor that is the same for all rows one value",
+        both(words, has(r"pad\(")),
+    ),
+    Rule(
+        "view reshape", "names", "The names of members that differ in names are those of the first", both(lazy, names)
+    ),
+    Rule("tile repeat", r"keys: \['\w+'\] more, \[\] fewer", "`flip`, `roll` and `rot90` take stacks", lazy),
+    Rule(
+        "softmax unflatten flatten",
+        r"kind: done, published \w+Error|batch",
+        "A heterogeneous stack has no values to join",
+        lazy,
+    ),
+    Rule("names", "names", "`densify` of a dense one", has("densify")),
+    Rule("split_keys", "kind: RuntimeError, published done", "A heterogeneous stack has no values to join", lazy),
+    Rule(
         "pop",
         r"keys: \[\] more, \['\w+'\] fewer",
         "`torch.stack` of lazy stacks stacks them lazily",
@@ -1205,6 +1249,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ("RuntimeError", "KeyError", "separates", "Words that change keys refuse a locked tensordict"),
     ("RuntimeError", "TypeError", "add nanmean nansum mean", "what torch raises for a leaf is handed on"),
     ("TypeError", "KeyError", "set_", "a value of another kind is a `TypeError`"),
+    ("KeyError", "ValueError", "update_", "a missing key is a `KeyError`"),
 ]
 
 
