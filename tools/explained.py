@@ -1149,6 +1149,21 @@ RULES: list[Rule] = [
     ),
     Rule("names", "names", "`densify` of a dense one", has("densify")),
     Rule("split_keys", "kind: RuntimeError, published done", "A heterogeneous stack has no values to join", lazy),
+    Rule("write key set", "names", "The names and the device of a stack are those that the members share", lazy),
+    Rule("set", "kind: Tensor, published TensorDict", "`transpose`, `movedim` and their kin return a new", still),
+    Rule("quantile", r"kind: done, published \w+Error", "A reduction of a lazy stack without tensors", bare),
+    Rule(
+        "< <= > >= == !=",
+        "kind: RuntimeError, published done",
+        "so is a value whose shape does not broadcast to what is there",
+        both(bare, has("leaf")),
+    ),
+    Rule(
+        "flatten_keys",
+        r"keys: \['\w+'(, '\w+')*\] more, \[\] fewer",
+        "`flatten_keys(inplace=True)` leaves nested tensordicts that another one shares",
+        has("inplace=True"),
+    ),
     Rule(
         "pop",
         r"keys: \[\] more, \['\w+'\] fewer",

@@ -601,3 +601,10 @@ def test_gather_wants_an_index_with_as_many_dims_as_the_batch() -> None:
     for td in (TensorDict({}, [1, 2, 3]), TensorDict({"x": torch.zeros(1, 2, 3)}, [1, 2, 3])):
         with pytest.raises(RuntimeError, match=r"3 dims.*\[2, 3\]"):
             td.gather(-1, torch.zeros(2, 3, dtype=torch.long))
+
+
+def test_flatten_of_no_dims_takes_the_dims_that_torch_takes() -> None:
+    for td in (TensorDict({"x": 1}), TensorDict({})):
+        assert td.flatten().batch_size == td.flatten(0, -1).batch_size == (1,)
+        with pytest.raises(IndexError):
+            td.flatten(0, 1)

@@ -277,8 +277,7 @@ class NonTensorDataBase(NonTensor):
     def _resize(self, call: Call, batch: Batch, names: Names = None) -> Self:
         return self._same(batch, names)
 
-    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Self:
-        return self._same(batch, names)
+    _reduce = _resize
 
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Self, ...]:
         return tuple(self._same(batch) for batch in batches)

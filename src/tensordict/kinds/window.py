@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from tensordict.aliases import Batch, Call, Names, Rule
+from tensordict.aliases import Batch, Call
 from tensordict.indexing import Plan, check_rows
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.kinds.dense import _of, settled
@@ -41,28 +41,10 @@ class Stored(TensorDictBase):
     def __deepcopy__(self, memo: Any) -> Any:
         return self._dense()
 
-    def _map(self, call: Call, many: Call | None = None) -> Any:
-        return self._dense()._map(call, many)
-
-    def _zip(self, call: Call, others: tuple[Any, ...], many: Call | None = None) -> Any:
-        return self._dense()._zip(call, others, many)
-
     def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
         self._writable()
         self._write(self._plan(()), self._dense()._each(call, others, many))
         return self
-
-    def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
-        self._dense()._match(trial, others)
-
-    def _move(self, rule: Rule, call: Call) -> Any:
-        return self._dense()._move(rule, call)
-
-    def _resize(self, call: Call, batch: Batch, names: Names = None) -> Any:
-        return self._dense()._resize(call, batch, names)
-
-    def _reduce(self, call: Call, batch: Batch, names: Names = None) -> Any:
-        return self._dense()._reduce(call, batch, names)
 
     def _split(self, call: Call, batches: Sequence[Batch], dim: int) -> tuple[Any, ...]:
         before, start, parts = (slice(None),) * dim, 0, []
@@ -171,6 +153,15 @@ class Stored(TensorDictBase):
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         return cls._dense_kind._cat([item._dense() for item in items], dim)
+
+
+def _read_first(name: str) -> Call:
+    """Return the verb that is said to all that is read."""
+    return lambda self, *args: getattr(self._dense(), name)(*args)
+
+
+for _name in "_map _zip _match _move _resize _reduce".split():
+    setattr(Stored, _name, _read_first(_name))
 
 
 @final

@@ -284,9 +284,10 @@ class Shape(Facts):
             torch.Size([6, 4])
         """
         batch = self._meta.batch
+        n = max(len(batch), 1)
+        a, b = dims.wrap(start_dim or 0, n), dims.wrap(-1 if end_dim is None else end_dim, n)
         if not batch:
             return _settled(self, self.unsqueeze(0), inplace)
-        a, b = dims.wrap(start_dim or 0, len(batch)), dims.wrap(-1 if end_dim is None else end_dim, len(batch))
         if a > b:
             raise RuntimeError(f"start_dim {start_dim} comes after end_dim {end_dim} (batch size {list(batch)})")
         names = self._meta.names
