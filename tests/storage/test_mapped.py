@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import os
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
+from tensordict.storage.base import view
 from tensordict.storage.folder import Folder
 from tensordict.storage.mapped import MemoryMappedTensor, present
 from tensordict.storage.memmap import allocate_anonymous, home_of
@@ -310,3 +313,19 @@ def test_other_layouts_are_refused_whole(tmp_path: Path) -> None:
 def test_under_vmap_a_tensor_has_no_home() -> None:
     (leaf,) = block([torch.ones(2, 3)], allocate_anonymous)
     assert torch.vmap(lambda row: present(row) * 2)(leaf).sum() == 12
+
+
+def test_leaves_that_are_made_while_torch_traces_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensordict.storage.base._blanks", {})
+    storage = torch.arange(3, dtype=torch.int32).untyped_storage()
+    with torch.inference_mode():
+        assert view(storage, 0, (3,), torch.int32).is_inference()
+    with FakeTensorMode():
+        blank = torch.empty(0, dtype=torch.int16)
+        with contextlib.suppress(RuntimeError):
+            view(storage, 0, (3,), torch.int16)
+    assert type(blank) is not Tensor
+    for dtype in (torch.int32, torch.int16):
+        leaf = view(storage, 0, (3,), dtype)
+        assert (type(leaf), leaf.is_inference(), leaf.dtype) == (Tensor, False, dtype)
+    assert view(storage, 0, (3,), torch.int32).tolist() == [0, 1, 2]
