@@ -257,3 +257,17 @@ def test_names_device_and_class_arrive(tmp_path: Path) -> None:
     assert back.device == torch.device("cpu")
     assert isinstance(pickle.loads(pickle.dumps(lazy().memmap_())), LazyStackedTensorDict)
     assert type(pickle.loads(pickle.dumps(step().memmap_()))) is Step
+
+
+def test_what_is_shared_is_saved_by_value(tmp_path: Path) -> None:
+    words = [f"word {at}" for at in range(2000)]
+    td = TensorDict(
+        {"x": torch.arange(2000), "y": torch.ones(2000, 2), "s": words, "n": {"h": torch.ones(2000).half()}}, [2000]
+    )
+    torch.save(td.share_memory_(), tmp_path / "whole.pt")
+    torch.save(td[5:7], tmp_path / "rows.pt")
+    loaded = torch.load(tmp_path / "whole.pt")  # weights_only, which unpickles what is known to run no code
+    assert not loaded.is_shared()
+    assert loaded["s"] == words and (loaded.exclude("s") == td.exclude("s")).all()
+    rows = torch.load(tmp_path / "rows.pt")
+    assert (rows["x"].tolist(), rows["s"], rows["n", "h"].tolist()) == ([5, 6], words[5:7], [1.0, 1.0])

@@ -36,10 +36,10 @@ class NodeHome(NamedTuple):
 
     def __reduce__(self) -> Any:
         # what a plain pickle of shared memory gives is a copy; processes that are sent a tensordict keep sharing
-        return (_copied, (self.layout,)) if self.kind == "shared" else (NodeHome, tuple(self))
+        return (copied_home, (self.layout,)) if self.kind == "shared" else (NodeHome, tuple(self))
 
 
-def _copied(layout: str) -> NodeHome | None:
+def copied_home(layout: str) -> NodeHome | None:
     return NodeHome("memory", layout=layout) if layout else None
 
 

@@ -29,6 +29,7 @@ from tensordict.kinds.pool import Pool
 from tensordict.kinds.unbatched import Unbatched, UnbatchedTensor
 from tensordict.kinds.window import Window
 from tensordict.meta import Meta
+from tensordict.ops.store import copied_home
 from tensordict.storage.sent import unpacked
 from tensordict.storage.strings import opened
 
@@ -254,4 +255,4 @@ for _kind in (PersistentTensorDict, Window):
 add_safe_globals(
     [TensorDict, LazyStackedTensorDict, NonTensorData, MetaData, NonTensorStack, Unbatched, UnbatchedTensor]
 )
-add_safe_globals([Meta, Pool, opened, unpacked])
+add_safe_globals([Meta, Pool, copied_home, opened, unpacked])

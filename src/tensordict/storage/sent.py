@@ -29,8 +29,8 @@ Sizes = tuple[bytes, tuple[int, ...]]
 class Packed:
     """Stand for the leaves of a node, by key, in a pickle; it is a dict again when it is loaded.
 
-    Mapped and shared leaves are sent as handles. Below protocol 3, which `torch.save` uses, others are sent as they
-    are, and a leaf of a block as a copy of it alone.
+    Mapped and shared leaves are sent as handles. Below protocol 3, which `torch.save` uses, only mapped ones are, since
+    what is shared ends with the processes; others are sent as they are, and a leaf of a block as a copy of it alone.
     """
 
     __slots__ = ("leaves",)
@@ -46,7 +46,11 @@ class Packed:
 
 
 def _alone(leaf: Tensor) -> Any:
-    return handle(leaf) or (leaf.clone() if _in_block(leaf) else leaf)
+    sent = handle(leaf)
+    values = sent.values if isinstance(sent, NestedHandle) else sent
+    if values is not None and values.path is not None:
+        return sent
+    return leaf if sent is None and not _in_block(leaf) else leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
 
 def _in_block(leaf: Tensor) -> bool:
