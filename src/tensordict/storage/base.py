@@ -131,10 +131,8 @@ def view(
     kind = dtype, storage.device
     blank = _blanks.get(kind)
     if blank is None:
-        blank = torch.empty(0, dtype=dtype, device=storage.device)
-        if type(blank) is Tensor:  # and not what stands for one while torch traces
-            _blanks[kind] = blank
-    leaf = blank.new()  # takes half the time of `torch.empty`
+        blank = _blanks[kind] = torch.empty(0, dtype=dtype, device=storage.device)
+    leaf = blank.new()  # takes half the time of `torch.empty`, and unlike `detach` shares nothing
     if not stride:
         return leaf.set_(storage, start // dtype.itemsize, shape)  # type: ignore[call-overload, no-any-return]
     within = torch.empty(shape[1:], device="meta").stride()
