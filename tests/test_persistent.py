@@ -722,6 +722,43 @@ def test_a_file_that_grows_is_read(method: str, tmp_path: pathlib.Path) -> None:
     reader.close()
 
 
+def _grow_on(path: str, ready: Any, steps: int) -> None:
+    with h5py.File(path, "r+", libver="latest") as file:
+        file.swmr_mode = True
+        ready.set()
+        for step in range(steps):
+            for name in ("x", "n/y"):  # never at the same length at once
+                have, rows = len(file[name]), 1 + step % 3
+                file[name].resize(have + rows, 0)
+                file[name][have:] = range(have, have + rows)
+                file[name].flush()
+
+
+@every_method
+def test_a_reader_that_is_not_waited_for_sees_whole_rows_only(method: str, tmp_path: pathlib.Path) -> None:
+    path, steps = str(tmp_path / "data.h5"), 150
+    td = TensorDict({"x": torch.arange(4), "n": {"y": torch.arange(4)}}, [4])
+    td.to_h5(path, maxshape=(None,), chunks=(16,), libver="latest").close()
+    context = multiprocessing.get_context(method)
+    ready = context.Event()
+    writer = context.Process(target=_grow_on, args=(path, ready, steps))
+    writer.start()
+    assert ready.wait(60)
+    reader: Any = PersistentTensorDict(filename=path, batch_size=[4], swmr=True)
+    lengths = [4]
+    while lengths[-1] < 4 + 2 * steps:
+        ended = not writer.is_alive()
+        lengths.append(len(reader.memmap_refresh_()))
+        last = reader[-3:]
+        assert reader["x"].tolist() == list(range(lengths[-1]))
+        assert last["n", "y"].tolist() == last["x"].tolist() == list(range(lengths[-1] - 3, lengths[-1]))
+        assert not ended or lengths[-1] == 4 + 2 * steps
+    assert lengths == sorted(lengths)
+    writer.join()
+    assert writer.exitcode == 0
+    reader.close()
+
+
 # ---- other stores of zarr
 
 

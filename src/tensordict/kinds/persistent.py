@@ -234,10 +234,20 @@ class PersistentTensorDict(Stored):
         self._room.refresh()
         self._children = {}
         if self._room.store.growing and self._meta.batch:
-            rows = [slot.shape[0] for slot in map(self._room.slot, self._keys()) if slot is not None and slot.shape]
+            slots = [slot for slot in map(self._room.slot, self._keys()) if slot is not None and slot.shape]
+            for slot in slots:
+                slot.array.refresh()
+            rows = [slot.shape[0] for slot in slots]
             rows += [len(child.memmap_refresh_()) for child in self._nodes()]
-            self._meta = Meta((min(rows, default=0), *self._meta.batch[1:]), *self._meta[1:])
+            self._cap(min(rows, default=0))
         return self
+
+    def _cap(self, rows: int) -> None:
+        """Take so many rows, in my nodes too, though some datasets may have more by now."""
+        self._meta = Meta((rows, *self._meta.batch[1:]), *self._meta[1:])
+        for child in self._nodes():
+            if isinstance(child, PersistentTensorDict):
+                child._cap(rows)
 
     def auto_batch_size_(self, batch_dims: int | None = None, keep_compliant_size: bool = False) -> Self:
         batch = self.batch_size = common_batch(self._room)[:batch_dims]
