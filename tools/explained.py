@@ -968,7 +968,6 @@ RULES: list[Rule] = [
         "members differ, and no dense one exists, is the result a lazy stack of the same rows",
         lazy,
     ),
-    Rule("sum mean prod", "batch", "A nested tensordict with more batch dims than its parent keeps", both(wide, bare)),
     Rule(
         "+= -= *=",
         "kind: RuntimeError, published done",
@@ -1057,7 +1056,6 @@ RULES: list[Rule] = [
         has(r"apply\(lambda x: .*, batch_size="),
     ),
     Rule("merge_tensordicts", r"keys: \['n'\] more, \[\] fewer", "`merge_tensordicts` keeps the first value", always),
-    Rule("nansum nanmean sum mean", "batch", "A nested tensordict with more batch dims than its parent keeps", wide),
     Rule(
         "update set",
         "dtype|shape|values",
@@ -1150,6 +1148,18 @@ RULES: list[Rule] = [
     Rule("names", "names", "`densify` of a dense one", has("densify")),
     Rule("split_keys", "kind: RuntimeError, published done", "A heterogeneous stack has no values to join", lazy),
     Rule("write key set", "names", "The names and the device of a stack are those that the members share", lazy),
+    Rule("setdefault", "kind: RuntimeError, published done", "A leaf cannot be moved into a node with more", wide),
+    Rule("tolist", r"dtype|kind: .*|values", "A heterogeneous stack has no values to join", lazy),
+    Rule("min max", r"kind: .*", "`torch.stack` of lazy stacks stacks them lazily", both(lazy, has(r"stack\(\[td, "))),
+    Rule(
+        "unflatten",
+        "kind: Tensor, published TensorDict|names",
+        "`transpose`, `movedim` and their kin return a new",
+        still,
+    ),
+    Rule("unflatten", r"keys: \['\w+'\] more, \[\] fewer", "members differ, and no dense one exists, is the", lazy),
+    Rule("write key", "kind: Tensor, published .*", "`densify` of a dense one", has("densify")),
+    Rule("update", "kind: RuntimeError, published done", "`auto_batch_size_` of a tensordict", has("auto_batch_size_")),
     Rule("set", "kind: Tensor, published TensorDict", "`transpose`, `movedim` and their kin return a new", still),
     Rule("quantile", r"kind: done, published \w+Error", "A reduction of a lazy stack without tensors", bare),
     Rule(

@@ -608,3 +608,31 @@ def test_flatten_of_no_dims_takes_the_dims_that_torch_takes() -> None:
         assert td.flatten().batch_size == td.flatten(0, -1).batch_size == (1,)
         with pytest.raises(IndexError):
             td.flatten(0, 1)
+
+
+def test_a_node_of_several_members_loses_a_key_once() -> None:
+    def stack() -> Any:
+        td = TensorDict({"n": {"c": torch.zeros(2)}}, [2])
+        return lazy_stack([td, td.exclude("a")])
+
+    td = stack()
+    assert td.pop(("n", "c")).shape == (2, 2)
+    assert list(td["n"].keys()) == []
+    td = stack().rename_key_(("n", "c"), ("n", "d"))
+    assert td["n", "d"].shape == (2, 2)
+    assert list(td["n"].keys()) == ["d"]
+    assert list(stack().del_(("n", "c"))["n"].keys()) == []
+
+
+@pytest.mark.parametrize("word", ["sum", "mean", "prod", "amax", "nansum", "std"])
+@pytest.mark.parametrize("kind", ["dense", "lazy0", "lazy1", "persistent"])
+def test_a_reduction_over_no_dims_is_one_over_all(kind: str, word: str) -> None:
+    td, plain = KINDS[kind]((2, 3)).select("x", "inner").double(), KINDS["dense"]((2, 3)).double()
+    for dim in ((), []):
+        made = getattr(td, word)(dim=dim)
+        assert made.batch_size == made["inner"].batch_size == ()
+        assert made["x"] == getattr(plain["x"], word)()
+        assert made["inner", "y"] == getattr(plain["inner", "y"], word)()
+    kept = getattr(td, word)(dim=(), keepdim=True)
+    assert kept.batch_size == (1, 1)
+    assert kept["inner", "y"].shape == (1,) * plain["inner", "y"].ndim

@@ -418,8 +418,9 @@ class LazyStackedTensorDict(Members):
             member._set(key, part)
 
     def _del(self, key: str) -> None:
-        for member in {id(m): m for m in self._tensordicts}.values():  # one may be there twice
-            member._del(key)
+        for member in self._tensordicts:
+            if key in member._keys():  # one may be there twice, as a member or as a node of several
+                member._del(key)
 
     def _keys(self) -> list[str]:
         views = [m._keys() for m in self._tensordicts]

@@ -78,7 +78,7 @@ def _put_anew(node: Any, transform: Callable[[str], NestedKey]) -> Any:
 
 def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Any:
     """Return a reduction over all elements, over batch dims, or over the features of each row."""
-    if dim is None:
+    if dim is None or dim == () or dim == []:  # no dims are all of them, as in torch
         return _over_all(self, name, keepdim, kwargs)
     if isinstance(dim, str):
         if keepdim:
@@ -209,7 +209,7 @@ class Reduce(Facts):
         kwargs: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
         if reduce:
             return _over_leaves(self, "prod", dim, keepdim, kwargs)
-        if dim is None or isinstance(dim, (str, int)):
+        if isinstance(dim, (str, int)) or not dim:
             return _reduced(self, "prod", dim, keepdim, kwargs)
         result = self  # torch takes one dim at a time
         for d in sorted(dims.wrap_all(dim, self.ndim), reverse=True):

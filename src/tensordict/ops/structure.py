@@ -639,6 +639,8 @@ def _renamable(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
 
 def _renamed(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
     holder, last = node._holder(old)
+    if last not in holder._keys():  # a node of several members
+        return node
     value = holder._get(last)
     if len(old) == len(new) == 1:
         node._del(last)
