@@ -138,6 +138,19 @@ class TensorDict(TensorDictBase):
             else:
                 _put(self, index, value)
 
+    def _set_leaves(self, pairs: Iterable[tuple[Any, Any]]) -> bool:
+        if self._home is not None:
+            return super()._set_leaves(pairs)
+        ready, meta = {}, self._meta
+        for key, value in pairs:
+            if type(key) is not str or not isinstance(value, Tensor):
+                return False
+            ready[key] = coerce.child(key, value, meta)
+        if ready and self._locked:
+            self._gate("set key {!r}", next(iter(ready)))
+        self._dict.update(ready)
+        return True
+
     # ---- verbs
 
     def _map(self, call: Call, many: Call | None = None) -> Self:
