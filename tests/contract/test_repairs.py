@@ -636,3 +636,8 @@ def test_a_reduction_over_no_dims_is_one_over_all(kind: str, word: str) -> None:
     kept = getattr(td, word)(dim=(), keepdim=True)
     assert kept.batch_size == (1, 1)
     assert kept["inner", "y"].shape == (1,) * plain["inner", "y"].ndim
+
+
+def test_logsumexp_without_dims_is_over_the_batch_dims() -> None:
+    td = TensorDict({"x": torch.arange(6.0).reshape(2, 3)}, [2])
+    assert torch.equal(td.logsumexp()["x"], td["x"].logsumexp(0))

@@ -32,7 +32,8 @@ def _reduction(name: str, value: str) -> Reduction:
         transform = kwargs.pop("key_transform", None)
         if reduce:
             return _over_leaves(self, name, dim, keepdim, kwargs)
-        return _rekeyed(_reduced(self, name, dim, keepdim, kwargs), transform)
+        named = None if dim == () or dim == [] else dim  # no dims are all of them, as in torch
+        return _rekeyed(_reduced(self, name, named, keepdim, kwargs), transform)
 
     dress(
         word,
@@ -78,7 +79,7 @@ def _put_anew(node: Any, transform: Callable[[str], NestedKey]) -> Any:
 
 def _reduced(self: Any, name: str, dim: Dims, keepdim: bool, kwargs: dict[str, Any]) -> Any:
     """Return a reduction over all elements, over batch dims, or over the features of each row."""
-    if dim is None or dim == () or dim == []:  # no dims are all of them, as in torch
+    if dim is None:
         return _over_all(self, name, keepdim, kwargs)
     if isinstance(dim, str):
         if keepdim:
@@ -210,7 +211,7 @@ class Reduce(Facts):
         if reduce:
             return _over_leaves(self, "prod", dim, keepdim, kwargs)
         if isinstance(dim, (str, int)) or not dim:
-            return _reduced(self, "prod", dim, keepdim, kwargs)
+            return _reduced(self, "prod", None if dim == () or dim == [] else dim, keepdim, kwargs)
         result = self  # torch takes one dim at a time
         for d in sorted(dims.wrap_all(dim, self.ndim), reverse=True):
             result = _reduced(result, "prod", d, keepdim, kwargs)
