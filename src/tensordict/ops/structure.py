@@ -109,7 +109,10 @@ class Structure(Keyed):
             return self
         if safe and new_key in self:
             raise KeyError(f"cannot rename {old_key!r} to {new_key!r}: the new key is taken")
-        self._restructure(lambda node: _renamable(node, old, new))
+        if len(old) > 1 or len(new) > 1:
+            self._restructure(lambda node: _renamable(node, old, new))
+        elif old[0] not in self._keys():
+            self._get(old[0])  # says who has it
         self._restructure(lambda node: _renamed(node, old, new))
         return self
 
@@ -628,8 +631,6 @@ def _renamable(node: Any, old: tuple[str, ...], new: tuple[str, ...]) -> Any:
     """Raise, before anything is changed, unless a value can get another key."""
     holder, last = node._holder(old)
     value = holder._get(last)
-    if len(old) == len(new) == 1:
-        return node
     if new[: len(old)] == old:
         raise KeyError(f"cannot rename {old!r} to {new!r}: a value cannot be put into itself")
     holder._gate("rename key {!r}", old)
