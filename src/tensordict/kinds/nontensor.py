@@ -527,7 +527,6 @@ class NonTensorStack(NonTensor):
         while len(shape) < depth and flat and all(isinstance(v, list) for v in flat) and len({*map(len, flat)}) == 1:
             shape.append(len(flat[0]))
             flat = [item for inner in flat for item in inner]
-        flat = [v._given() if isinstance(v, NonTensor) else v for v in flat]
         return cls._of(Pool.of(flat), None, Meta(tuple(shape), device))
 
     @classmethod

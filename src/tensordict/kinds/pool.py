@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tensordict.core.core import Core
 from tensordict.storage.sent import handle
 from tensordict.storage.strings import Strings
 
@@ -29,7 +30,9 @@ class Pool:
     def of(cls, values: list[Any]) -> Pool:
         """Return a pool of these values: many strings go into tensors."""
         strings = Strings.of(values) if len(values) >= LONG else None
-        return cls(values) if strings is None else cls([], strings)
+        if strings is not None:
+            return cls([], strings)
+        return cls([v._given() if isinstance(v, Core) else v for v in values])
 
     def __reduce__(self) -> Any:
         return Pool, (self.objects, self.strings)
