@@ -28,7 +28,8 @@ FLOORS = {
     "core": {"core", "locks", "walk", "coerce"},
     "ops": {"ops"},
     "kinds": {"kinds"},
-    "roof": {"roof", "data", "join", "collate", "nn", "interop", "cli", "utils", "base", "memmap", "tensorclass"},
+    "roof": {"roof", "data", "join", "collate", "nn", "interop", "cli", "utils", "base", "memmap", "tensorclass"}
+    | {"tensordict", "functional", "persistent", "_td", "_lazy"},
     "face": {""},
     "programs": {"__main__", "demo"},  # they use the package as its users do, through the face
 }

@@ -238,6 +238,13 @@ def test_the_package_has_every_function() -> None:
         assert not parameters or not lacks(getattr(tensordict, name), parameters), name
 
 
+def test_the_modules_are_there_when_the_package_is() -> None:
+    names = "tensordict functional persistent base utils _td _lazy".split()
+    program = f"import tensordict; print([type(getattr(tensordict, name)).__name__ for name in {names}])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str(["module"] * len(names))
+
+
 def test_programs_find_the_helpers_that_they_import() -> None:
     for (
         name
@@ -245,13 +252,16 @@ def test_programs_find_the_helpers_that_they_import() -> None:
         assert callable(getattr(tensordict.utils, name))
     for name in "_is_leaf_nontensor _default_is_leaf is_tensor_collection TensorDictBase NO_DEFAULT NestedKey".split():
         assert hasattr(tensordict.base, name)
-    for name in ("utils", "base", "tensorclass"):
+    for name in "utils base tensorclass tensordict functional persistent _td _lazy".split():
         module = sys.modules[f"tensordict.{name}"]
         assert all(hasattr(module, word) for word in module.__all__)
+        shared = set(module.__all__) & set(tensordict.__all__)
+        assert shared and all(getattr(module, word) is getattr(tensordict, word) for word in shared)
     assert tensordict.utils.set_lazy_legacy is tensordict.set_lazy_legacy
     assert tensordict.utils._getitem_batch_size([4, 3], (slice(1, 3), None, torch.tensor([0, 1]))) == (2, 1, 2)
     assert tensordict.utils._unravel_key_to_tuple(("a", ("b",))) == ("a", "b")
     assert tensordict.utils._unravel_key_to_tuple(1) == ()
+    assert tensordict._td._unravel_key_to_tuple(("a", ("b",))) == ("a", "b")
     with pytest.raises(ValueError, match="longer"):
         list(tensordict.utils._zip_strict([1], [1, 2]))
     with pytest.raises(RuntimeError, match=r"\[3\] does not expand on the right to shape \[2, 3\]"):

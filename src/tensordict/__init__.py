@@ -6,7 +6,14 @@ import gc
 _collecting = gc.isenabled()
 gc.disable()
 try:
+    from tensordict import _lazy as _lazy
+    from tensordict import _td as _td
+    from tensordict import base as base
     from tensordict import data as data
+    from tensordict import functional as functional
+    from tensordict import persistent as persistent
+    from tensordict import tensordict as tensordict
+    from tensordict import utils as utils
     from tensordict._version import __version__
     from tensordict.aliases import NO_DEFAULT, NestedKey
     from tensordict.core.walk import default_is_leaf, is_leaf_nontensor

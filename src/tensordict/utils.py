@@ -17,36 +17,48 @@ from tensordict.keys import is_nested_key, unravel_key, unravel_key_list, unrave
 from tensordict.kinds.tensorclass import is_tensorclass
 from tensordict.meta import as_batch
 from tensordict.ops.convert import LinkedList
-from tensordict.roof.functions import is_non_tensor
+from tensordict.roof.functions import KEY_SEPARATOR, assert_allclose_td, assert_close, is_bool, is_non_tensor
+from tensordict.roof.parsing import parse_tensor_dict_string
 from tensordict.settings import (
     capture_non_tensor_stack,
+    get_printoptions,
     lazy_legacy,
     list_to_stack,
     set_capture_non_tensor_stack,
     set_lazy_legacy,
     set_list_to_stack,
+    set_printoptions,
 )
 
 __all__ = [
+    "KEY_SEPARATOR",
     "Buffer",
     "DeviceType",
     "IndexType",
     "LinkedList",
     "NestedKey",
+    "assert_allclose_td",
+    "assert_close",
     "capture_non_tensor_stack",
     "expand_as_right",
     "expand_right",
+    "get_printoptions",
+    "is_bool",
+    "is_nested_key",
     "is_non_tensor",
     "is_seq_of_nested_key",
     "is_tensorclass",
     "lazy_legacy",
     "list_to_stack",
     "logger",
+    "parse_tensor_dict_string",
     "set_capture_non_tensor_stack",
     "set_lazy_legacy",
     "set_list_to_stack",
+    "set_printoptions",
     "unravel_key",
     "unravel_key_list",
+    "unravel_key_to_tuple",
 ]
 
 DeviceType = DeviceLike
@@ -128,3 +140,4 @@ def _getitem_batch_size(batch_size: SizeLike, index: Any) -> torch.Size:
 
 
 _is_tensorclass = is_tensorclass
+_is_non_tensor = is_non_tensor
