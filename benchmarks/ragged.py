@@ -2,7 +2,8 @@
 
     python benchmarks/ragged.py [--peer PYTHON] [--quick] [--only WORD]
 
-64 samples of 8 leaves. The last column of the second table is this package over the plain dict comprehension.
+64 samples of 8 leaves, of one (`clouds`) and of two (`texts`). The last column of the second table is this package over
+the plain dict comprehension.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ sizes = torch.randint(1, 50, (64,)).tolist()
 plain = [{f"leaf{i}": torch.rand(n, 4) for i in range(8)} for n in sizes]
 samples = [TensorDict(d) for d in plain]
 lazy, d = lazy_stack(samples), plain[0]
+points = [{"points": torch.rand(n, 3)} for n in sizes]
+tokens = [{"tokens": torch.rand(n), "label": torch.rand(())} for n in sizes]
+clouds, texts = (lazy_stack([TensorDict(e) for e in rows]) for rows in (points, tokens))
 pad = torch.nn.utils.rnn.pad_sequence
 """
 )
@@ -47,6 +51,8 @@ ROWS = [
     ("collate(samples)", SAMPLES, STACKED),
     ("lazy_stack(samples)", SAMPLES, "list(plain)"),
     ("lazy.abs()", SAMPLES, "[{k: v.abs() for k, v in e.items()} for e in plain]"),
+    ("clouds.abs()", RAGGED, "[{k: v.abs() for k, v in e.items()} for e in points]"),
+    ("texts.abs()", RAGGED, "[{k: v.abs() for k, v in e.items()} for e in tokens]"),
     ("lazy + 1", SAMPLES, "[{k: v + 1 for k, v in e.items()} for e in plain]"),
     ("lazy[3]", SAMPLES, "plain[3]"),
     ("lazy[3:9]", SAMPLES, "plain[3:9]"),
