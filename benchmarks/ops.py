@@ -26,6 +26,8 @@ eight_plain = [{k: v.clone() for k, v in d.items()} for _ in range(8)]
 other, other_plain = td.clone(), {k: v.clone() for k, v in d.items()}
 nested = TensorDict({"a": d, "b": {"c": d}}, batch_size=[1024])
 nested_plain = {"a": dict(d), "b": {"c": dict(d)}}
+other_nested = nested.clone()
+pairs = [(v, w) for v, w in zip([*d.values(), *d.values()], other_nested.values(True, True))]
 grid = td.unsqueeze(0)
 rows, picked, mask = torch.randperm(1024)[:64], torch.randperm(1024)[:64].tolist(), torch.arange(1024) % 2 == 0
 leaf, one = d["leaf1"], td[3].clone()
@@ -50,6 +52,10 @@ OPS = [
     ("td + 1", each("v + 1")),
     ("td + other", each("v + other_plain[k]")),
     ("td.add_(other)", "for k, v in d.items(): v.add_(other_plain[k])"),
+    ("nested.zero_()", "for v, _ in pairs: v.zero_()"),
+    ("nested.add_(other_nested)", "for v, w in pairs: v.add_(w)"),
+    ("nested.lerp_(other_nested, 0.5)", "for v, w in pairs: v.lerp_(w, 0.5)"),
+    ("nested.update_(other_nested)", "for v, w in pairs: v.copy_(w)"),
     ("td.exp()", each("v.exp()")),
     ("td == other", each("v == other_plain[k]")),
     ("td.clone()", each("v.clone()")),

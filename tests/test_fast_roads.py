@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorClass, TensorDict, lazy_stack
+from tensordict.core import walk
 from tensordict.ops.pointwise import Pointwise
 
 DTYPES = [
@@ -130,3 +131,91 @@ def test_whole_copies_at_once_keep_dtypes_and_memory() -> None:
     assert td["x"].tolist() == [0, 1, 2]
     assert td["y"].dtype is torch.int64
     assert td["x"].data_ptr() == before
+
+
+class Pair(TensorClass):
+    """A node that no kernel for lists looks into."""
+
+    p: torch.Tensor
+
+
+def grown(kind: str, dtypes: list[torch.dtype], plus: float) -> TensorDict:
+    """A tree of dense nodes, or with a node of another kind in it."""
+    at = iter(range(1, 100))
+    trunk = {f"x{i}": torch.full((2, 3), next(at) + plus).to(dtype) for i, dtype in enumerate(dtypes)}
+    deep = {key: value + 1 for key, value in trunk.items()}
+    tree: dict[str, Any] = {**trunk, "n": {**deep, "m": {"y": torch.full((2,), 3 + plus)}}}
+    other: dict[str, Any] = {
+        "dense": {},
+        "lazy": {"k": lazy_stack([TensorDict({"z": torch.full((n,), n + plus)}) for n in (1, 2)])},
+        "class": {"k": Pair(torch.full((2,), 5 + plus), batch_size=[2])},
+        "object": {"k": NonTensorData("word", [2])},
+    }
+    return TensorDict({**tree, **other[kind]}, [2])
+
+
+TREES: dict[str, Callable[[Any, Any], Any]] = {
+    "neg_": lambda v, w: v.neg_(),
+    "zero_": lambda v, w: v.zero_(),
+    "abs_": lambda v, w: v.abs_(),
+    "sqrt_": lambda v, w: v.sqrt_(),
+    "add_": lambda v, w: v.add_(2),
+    "mul_": lambda v, w: v.mul_(0.5),
+    "add_ a tree": lambda v, w: v.add_(w),
+    "mul_ a tree": lambda v, w: v.mul_(w),
+    "lerp_": lambda v, w: v.lerp_(w, 0.25),
+    "addcmul_": lambda v, w: v.addcmul_(w, w, value=2),
+    "addcdiv_": lambda v, w: v.addcdiv_(w, w, value=2),
+    "copy_": lambda v, w: v.copy_(w),
+}
+
+
+@pytest.mark.parametrize("word", TREES)
+@pytest.mark.parametrize("kind", ["dense", "lazy", "class", "object"])
+@pytest.mark.parametrize("dtypes", [[torch.float32], [torch.float32, torch.int64], [torch.float16, torch.float64]])
+def test_words_in_place_on_trees_are_those_of_each_leaf_or_change_none(
+    word: str, kind: str, dtypes: list[torch.dtype]
+) -> None:
+    td, other = grown(kind, dtypes, 0.0), grown(kind, dtypes, 1.0)
+    before, wanted, failed = td.clone(), [], False
+    leaves = list(zip(_leaves(td.clone()), _leaves(other), strict=True))
+    for mine, theirs in leaves:
+        try:
+            wanted.append(TREES[word](mine, theirs))
+        except RuntimeError:
+            failed = True
+    if failed:
+        with pytest.raises(RuntimeError):
+            TREES[word](td, other)
+        wanted = _leaves(before)
+    else:
+        TREES[word](td, other)
+    for mine, expected in zip(_leaves(td), wanted, strict=True):
+        assert mine.dtype is expected.dtype and torch.equal(mine, expected)
+
+
+@pytest.mark.parametrize("write", ["update_", "[:]", "[1]"])
+def test_trees_are_copied_into_trees_or_change_nothing(write: str) -> None:
+    def put(td: TensorDict, value: TensorDict) -> None:
+        if write == "update_":
+            td.update_(value)
+        elif write == "[:]":
+            td[:] = value
+        else:
+            td[1] = value[1]
+
+    td, other = grown("dense", [torch.float32, torch.int64], 0.0), grown("dense", [torch.float32, torch.int64], 1.0)
+    homes = [leaf.data_ptr() for leaf in _leaves(td)]
+    put(td, other)
+    assert [leaf.data_ptr() for leaf in _leaves(td)] == homes
+    assert (td[1] == other[1]).all() and bool((td == other).all()) is (write != "[1]")
+    wrong = other.clone() + 1
+    wrong["n", "m"].set("y", torch.zeros(2, 5))
+    kept = td.clone()
+    with pytest.raises(RuntimeError, match="'y'"):
+        put(td, wrong)
+    assert (td == kept).all()
+
+
+def _leaves(td: TensorDict) -> list[torch.Tensor]:
+    return walk.leaves(td)

@@ -17,7 +17,7 @@ from tensordict.dims import memo
 from tensordict.indexing import Plan, check_rows, unled
 from tensordict.kinds.collection import TensorDictBase
 from tensordict.meta import Meta, as_batch, as_names
-from tensordict.ops.at_once import PLAIN, all_plain, all_writable, changed, made
+from tensordict.ops.at_once import PLAIN, all_writable, below, changed, made, twins
 from tensordict.ops.fit import check_room, check_writable, filling, in_dtype, put
 from tensordict.ops.gather import steps
 from tensordict.ops.join import cat_meta, mismatch, need_same_keys, stacked_meta
@@ -185,26 +185,25 @@ class TensorDict(TensorDictBase):
 
     def _each(self, call: Call, others: tuple[Any, ...] = (), many: Call | None = None) -> Self:
         self._writable()
-        if many is not None and self._each_at_once(many, others):
+        if many is not None and self._each_at_once(many, others, sure=True):
             return self
         for k, v in self._dict.items():
             parts = tuple([_part(other, k, v) for other in others])
             call(v, *parts) if isinstance(v, Tensor) else v._each(call, parts, many)
         return self
 
-    def _each_at_once(self, many: Call, others: tuple[Any, ...]) -> bool:
-        """Say a call in place to all leaves at once; tell whether all were plain, and alike those of the other."""
-        self._writable()
-        leaves = list(self._dict.values())
-        if len(others) == 0:
-            return all_writable(leaves) and changed(many, leaves)
-        theirs = _twins(self._dict, leaves, others[0])
-        return theirs is not None and changed(many, leaves, theirs)
+    def _each_at_once(self, many: Call, others: tuple[Any, ...], sure: bool = False) -> bool:
+        """Say a call in place to all leaves of the tree at once; tell whether all could hear it so."""
+        if not others:
+            leaves = below(self)
+            return leaves is not None and all_writable(leaves) and changed(many, leaves, sure=sure)
+        pairs = [found for found in (twins(self, other) for other in others) if found is not None]
+        return len(pairs) == len(others) and changed(many, pairs[0][0], *[theirs for _, theirs in pairs], sure=sure)
 
     def _match(self, trial: Any, others: tuple[Any, ...] = ()) -> None:
         self._writable()
-        leaves = list(self._dict.values())
-        if len(others) == 0 and all_writable(leaves):
+        leaves = None if others else below(self)
+        if leaves is not None and all_writable(leaves):
             trial.alike(leaves)
             return
         for other in others:
@@ -347,21 +346,13 @@ class TensorDict(TensorDictBase):
         return self._copy_at_once(value)
 
     def _copy_at_once(self, value: Any, plan: Plan | None = None) -> bool:
-        """Copy all leaves of a node into mine, or into views of mine; tell whether all were plain and alike."""
-        mine = list(self._dict.values())
+        """Copy all leaves of a tree into mine, or into views of mine; tell whether all were plain and alike."""
         if plan and not plan.view:
             return False
-        if plan and plan.items:
-            if type(value) is not TensorDict or not all_plain(mine):
-                return False
-            try:
-                mine = list(map(plan.call, mine))
-            except RuntimeError:  # rows of nested tensors, which are written one by one
-                return False
-        theirs = _twins(self._dict, mine, value)
-        if theirs is None:
+        found = twins(self, value, plan.call if plan and plan.items else None) if isinstance(value, Core) else None
+        if found is None:
             return False
-        torch._foreach_copy_(mine, theirs)
+        torch._foreach_copy_(*found)
         return True
 
     def _pour(self, plan: Plan, value: Any) -> None:
@@ -571,18 +562,6 @@ def settled(children: dict[str, Any], meta: Meta, room: Any, kind: str) -> Any:
 def _part(other: Any, key: str, child: Any) -> Any:
     """Return what an operand has for a child: its own child at the key, or a tensor lined up with the batch dims."""
     return align(other, child.ndim) if isinstance(other, Tensor) else other._get(key)
-
-
-def _twins(names: dict[str, Any], leaves: list[Tensor], other: Any) -> list[Tensor] | None:
-    """Return the leaves of another node, to change these with; None if not all are plain, or keys or shapes differ."""
-    if type(other) is not TensorDict or other._dict.keys() != names.keys():
-        return None
-    twins = [other._dict[k] for k in names]
-    try:
-        alike = all_writable(leaves) and all_plain(twins) and [v.shape for v in leaves] == [v.shape for v in twins]
-    except RuntimeError:  # a strided nested tensor has no shape
-        return None
-    return twins if alike else None
 
 
 def _join(join: Call, items: Sequence[Any], dim: int, meta: Meta) -> Any:

@@ -63,6 +63,11 @@ def _swapped(call: Call) -> Call:
     return lambda v, other: call(other, v)
 
 
+def _with(kernel: Call, number: Any) -> Call | None:
+    """Return a kernel for lists that gets a number as well."""
+    return (lambda *leaves: kernel(*leaves, number)) if isinstance(number, (int, float)) else None
+
+
 _zero_all = at_once("zero_")
 _LESS, _MORE = "[1.0, 3.0] | 2.0 | [1., 2.]", "[1.0, 3.0] | 2.0 | [2., 3.]"
 _REST = "[1.0, 3.0] | 2.0 | [1., 1.]"
@@ -272,7 +277,8 @@ class Pointwise(Facts):
             >>> td.addcmul_(td.clone(), td.clone(), value=2)["x"]
             tensor([3., 3.])
         """
-        return in_place(self, lambda v, a, b: v.addcmul_(a, b, value=value), (other1, other2))
+        many = _with(torch._foreach_addcmul_, value)
+        return in_place(self, lambda v, a, b: v.addcmul_(a, b, value=value), (other1, other2), many)
 
     def addcdiv(self, other1: Any, other2: Any, value: float = 1) -> Self:
         """Return each element plus a number times the quotient of two operands.
@@ -301,7 +307,8 @@ class Pointwise(Facts):
             >>> td.addcdiv_(td.clone(), td * 2, value=2)["x"]
             tensor([2., 2.])
         """
-        return in_place(self, lambda v, a, b: v.addcdiv_(a, b, value=value), (other1, other2))
+        many = _with(torch._foreach_addcdiv_, value)
+        return in_place(self, lambda v, a, b: v.addcdiv_(a, b, value=value), (other1, other2), many)
 
     def clamp(self, min: Any = None, max: Any = None, *, out: Any = None) -> Self:
         """Return each element, not less than ``min`` and not more than ``max``.
@@ -355,7 +362,8 @@ class Pointwise(Facts):
         """
         if isinstance(weight, Core):
             return in_place(self, lambda v, e, w: v.lerp_(e, w), (end, weight))
-        return in_place(self, lambda v, e: v.lerp_(e, weight), (end,))
+        many = _with(torch._foreach_lerp_, weight)
+        return in_place(self, lambda v, e: v.lerp_(e, weight), (end,), many)
 
     def where(
         self, condition: Tensor, other: Any, *, out: Any = None, pad: Any = None, update_batch_size: bool = False
