@@ -29,7 +29,7 @@ FLOORS = {
     "ops": {"ops"},
     "kinds": {"kinds"},
     "roof": {"roof", "data", "join", "collate", "nn", "interop", "cli", "utils", "base", "memmap", "tensorclass"}
-    | {"tensordict", "functional", "persistent", "_td", "_lazy"},
+    | {"tensordict", "functional", "persistent", "_td", "_lazy", "_unbatched", "_reductions"},
     "face": {""},
     "programs": {"__main__", "demo"},  # they use the package as its users do, through the face
 }

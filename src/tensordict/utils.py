@@ -141,3 +141,4 @@ def _getitem_batch_size(batch_size: SizeLike, index: Any) -> torch.Size:
 
 _is_tensorclass = is_tensorclass
 _is_non_tensor = is_non_tensor
+_LockedSchema: type = tuple  # pickles of the published package name it

@@ -342,6 +342,15 @@ class Declared(Facade):
         object.__setattr__(node, "_inner", cls._inside(inner) if cls._options.shadow else inner)
         return node
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "non_tensordict" in state:  # a pickle of the published package
+            inner = state["tensordict"]
+            for key, value in state["non_tensordict"].items():
+                if key in self._fields and value is not None:
+                    inner.set_non_tensor(key, value)
+            state = self._around(inner).__dict__
+        super().__setstate__(state)
+
     @classmethod
     def _inside(cls, inner: Any) -> Any:
         """Return what an instance holds: a node, or what stands between it and a class that hides words."""

@@ -302,6 +302,13 @@ class NonTensorDataBase(NonTensor):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_own": self._value, "_cell": None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "non_tensordict" in state:  # a pickle of the published package
+            node = state["tensordict"]
+            held = {**dict(node.items()), **state["non_tensordict"]}
+            state = {"_own": held["data"], "_meta": node._meta}
+        super().__setstate__(state)
+
     def _written(self, items: tuple[Any, ...], value: Any) -> Any:
         if self._cell is not None:
             self._cell._written(items, value)
@@ -733,6 +740,11 @@ class NonTensorStack(NonTensor):
         if self._root is not None:
             state["_home"] = None  # a part of what lies there
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "tensordicts" in state:  # a pickle of the published package
+            state = NonTensorStack(*state["tensordicts"], stack_dim=state["stack_dim"]).__dict__
+        super().__setstate__(state)
 
     def _settled(self) -> NonTensor:
         values = self._pool.objects if self._pool.strings is None else []
