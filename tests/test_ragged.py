@@ -961,3 +961,9 @@ def test_nodes_with_different_numbers_of_batch_dims_are_shown_and_kept() -> None
     assert (stack + 1)[1]["n", "c"].tolist() == [1, 1, 1]
     with pytest.raises(RuntimeError, match="'n'"):
         stack["n"]
+
+
+def test_a_mapping_replaces_a_ragged_value() -> None:
+    stack = ragged(1, 2, 3)
+    assert list(stack.replace({"a": {"x": torch.zeros(3)}})["a"].keys()) == ["x"]
+    assert stack.update({"a": {}})["a"].is_empty() and [row["a"].batch_size for row in stack.unbind(0)] == [()] * 3

@@ -495,9 +495,9 @@ class Keyed(Facts):
     def _merge(self, key: Any, value: Any, is_leaf: IsLeaf | None = None) -> Any:
         """Return the node at a key that a nested mapping is merged into, or None when the value replaces it."""
         if isinstance(key, str) and key in self._keys() and isinstance(value, (Mapping, Core)):
-            child = self._get(key)
+            child = self._look(key)
             if isinstance(child, Core) and not child._is_non_tensor and not (is_leaf and is_leaf(type(value))):
-                return child
+                return self._get(key)
         return None
 
     def update_(
