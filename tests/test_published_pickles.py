@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import pickle
 import zlib
 from typing import Any
@@ -55,6 +56,18 @@ PUBLISHED = {
         "zUnX>6ZW_B%WcB2fVh5G7At$P#J}ez>tx$m&usc(Hkg7wim^<x_SHbP?OH2uY>o?UsxtMdJ`4;>X^sk<gMDH1(V&B(EdCu6FE#m;n_w8"
         "sTPP<Iw@9c4hzj&4Lf<q^+++{4N9!!v{!%wPgu*)HO4bl2nt1dJm@FIn"
     ),
+    "checkpoint": (
+        "c-n1L?Q+vb6t!iCB%-0T<)gHvPztRA)ELJ&xU>aYnidoU$P@%^y2#QFt45Y`q*bOc<C*w}An*)40I$X)FvAb7R&Ha@#6Na)?_S+=&$-9"
+        "i(q8J}yH_i3kN@-f_L0VxcJob*&LJv>v%gZQY$UOay*Ol>JV}E%LX`@f1-c0XDMQY9<Ogm9ZQIc)DW7a`mIhCGirNr$!<nIED&j<9#?+"
+        "h|ML{I7$E-W`qDLG(#;jS-vi~rPY%2K%s%Fj6ijF=sPx2^@6F=}|gC*S0JV~RZIvcp_oJn6tZK{MacU5?eLLK!XW(;R9HDfzf*fYee;Z"
+        "!N>V$PFs;)w>!WDru{g!i)`^vC6Fv!!F+Fq~O6T%5R%IrQ=seI<-t*(;Me_B#8hrrT~^Y@Tm-E-WoIms|Ki@%A<{ESQ=lvG0yqF|`~Yn"
+        "$;ZpUw9;M$j6j!B|ayH<=`JJ+W1)F6B`HApeYVc@+=>{&`nd_ilZ@QSGqb5Esk(_h)<1jD?6-@h?*chJ}b#EpKk^p$LE$HIld@0>buet"
+        "YKb^HCfTDv$Ct&>$8sFE@s+Xw3C;Xqz#?}*3qN5gFczdNjJ<X4<LhlD$2erEC-}g{$w>}l!B<s9PZj7mwV30Z5x&iy!LYHYnnZClxxLd"
+        "voGIPn6JeZHkCOi@@treYU=Fx+)m6hPhoG@`df?o4mi3jWA(~>^KB4>ciM~olPrAielU_PMM9UCFY+iYR?h6I5WLCscp#*B@xL~8BwA|"
+        "^MVtEZ0jZ*!tQONzhg74#!Aa4m>OnIl>TJAJEZTuh>%qn^2$HFsYm!FE`@(WQ|<BG&p8$YLl)<@tZ+AlV)i4zvhCr*k};!=)ZbF7T;8!"
+        "7p_jq4@+4FzwC-GRHEX1CkIswmBRb8J?t0KQcM-<G&z!=3={*|<9m{6~&^Bituo$HoI*E=9!gI*T)jhn6$<e<FzRr$vQ-*;vcQJqyUcb"
+        "1)l^Ci>2agQEEyZjSy49=+n*;KjFNt@w8AB42ekYT9mp(i(3R>nML)m$ixK>A1|j2ct}h)B"
+    ),
 }
 
 
@@ -68,8 +81,12 @@ class Sample(TensorClass):
         type(self).made += 1
 
 
+def content(name: str) -> bytes:
+    return zlib.decompress(base64.b85decode(PUBLISHED[name]))
+
+
 def opened(name: str) -> Any:
-    return pickle.loads(zlib.decompress(base64.b85decode(PUBLISHED[name])))
+    return pickle.loads(content(name))
 
 
 def test_a_tensordict_keeps_all_that_it_had() -> None:
@@ -123,3 +140,11 @@ def test_the_schema_of_a_lock_is_passed_over() -> None:
     schema = pickle.loads(b"\x80\x02ctensordict.utils\n_LockedSchema\n(K\x01t\x85\x81.")
     state = {"_tensordict": {"a": torch.ones(2)}, "_batch_size": (2,), "_device": None, "_locked_schema": schema}
     assert _make_td(TensorDict, {**state, "_is_locked": True}).is_locked
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_checkpoint_opens_also_where_only_weights_are_allowed(weights_only: bool) -> None:
+    found = torch.load(io.BytesIO(content("checkpoint")), weights_only=weights_only)
+    assert found["step"] == 3 and found["td"].is_locked and found["td"]["a"].tolist() == [0, 1]
+    assert found["td"]["s"] == "text" and type(found["td"].get("l")) is LazyStackedTensorDict
+    assert [len(row["l", "b"]) for row in found["td"]] == [1, 2]

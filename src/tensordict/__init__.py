@@ -7,6 +7,7 @@ _collecting = gc.isenabled()
 gc.disable()
 try:
     from tensordict import _lazy as _lazy
+    from tensordict import _reductions as _reductions
     from tensordict import _td as _td
     from tensordict import base as base
     from tensordict import data as data

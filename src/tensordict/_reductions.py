@@ -11,8 +11,12 @@ import tempfile
 from typing import Any
 
 from torch import Tensor
+from torch.serialization import add_safe_globals
 
 from tensordict.kinds.dense import TensorDict
+from tensordict.kinds.lazy import LazyStackedTensorDict
+from tensordict.kinds.nontensor import MetaData, NonTensorData, NonTensorStack
+from tensordict.kinds.unbatched import UnbatchedTensor
 from tensordict.ops.join import lazy_stack
 from tensordict.roof.functions import from_consolidated
 
@@ -39,3 +43,15 @@ def _rebuild_tensordict_files_consolidated(metadata: dict[str, Any], storage: Te
             file.write(b"".join((storage.cpu().numpy().tobytes(), text, len(text).to_bytes(8, "little"))))
         node = from_consolidated(path, mode="r").clone()
     return node.lock_() if metadata["cls_metadata"].get("is_locked") else node
+
+
+# none of these runs anything but what is in this package
+_CALLED = {
+    "_reductions": (_make_td, _rebuild_tensordict_files_consolidated),
+    "_td": (TensorDict,),
+    "_lazy": (LazyStackedTensorDict,),
+    "_unbatched": (UnbatchedTensor,),
+    "tensorclass": (NonTensorData, NonTensorStack, MetaData),
+}
+add_safe_globals([(one, f"tensordict.{module}.{one.__name__}") for module, called in _CALLED.items() for one in called])
+add_safe_globals([(tuple, "tensordict.utils._LockedSchema")])
