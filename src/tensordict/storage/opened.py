@@ -109,7 +109,7 @@ class Opened:
         if name is not None:
             if not self.allow_pickle:
                 raise RuntimeError(
-                    f"cannot load the value at key {layout.shown(self._key)}: {self.path!r} holds it as a pickle "
-                    f"({name}), which can run code when loaded; pass allow_pickle=True if you trust who wrote it"
+                    f"Refusing to load pickled data at key {layout.shown(self._key)}: {self.path!r} holds it in "
+                    f"{name}, which can run code when loaded; pass allow_pickle=True if you trust who wrote it"
                 )
             self._record = replace(self.meta, data=load(name), pickle=None)
