@@ -407,3 +407,39 @@ def test_save_and_memmap_are_functions_too(tmp_path: Path) -> None:
     stack = lazy_stack([table(), table()])
     assert isinstance(tensordict.save(stack, tmp_path / "stack", num_threads=2), LazyStackedTensorDict)
     assert (tensordict.load(tmp_path / "stack").exclude("name") == stack.exclude("name")).all()
+
+
+def _train(td: TensorDict) -> None:
+    with torch.no_grad():
+        td["weight"].add_(1)
+        td["more", "bias"].fill_(7)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_parameters_that_are_shared_stay_those_of_their_module(start: str) -> None:
+    module = torch.nn.Linear(2, 2)
+    before = module.weight.detach().clone()
+    td = TensorDict({"weight": module.weight, "more": {"bias": module.bias}, "x": torch.zeros(2)}).share_memory_()
+    assert td["weight"] is module.weight and td.is_shared() and not td["x"].requires_grad
+    process = torch.multiprocessing.get_context(start).Process(target=_train, args=(td,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert torch.equal(module.weight.detach(), before + 1) and module.bias.tolist() == [7, 7]
+    module(torch.ones(1, 2)).sum().backward()
+    assert td["weight"].grad is not None and td["weight"].grad.tolist() == [[1, 1], [1, 1]]
+    assert td.share_memory_()["weight"] is module.weight
+
+
+def test_a_parameter_that_is_shared_already_is_not_taken_from_where_others_see_it() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    first = TensorDict({"weight": weight}).share_memory_()
+    where = weight.data_ptr()
+    TensorDict({"weight": weight}).share_memory_()
+    assert first["weight"] is weight and weight.data_ptr() == where
+
+
+def test_nothing_without_memory_is_consolidated() -> None:
+    empty = torch.empty(2, device="meta")
+    assert not TensorDict({"a": empty}, [2]).is_consolidated()
+    assert not TensorDict({"a": torch.ones(2), "n": {"b": empty}}, [2]).is_consolidated()

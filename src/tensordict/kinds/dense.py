@@ -520,7 +520,8 @@ class TensorDict(TensorDictBase):
         return settled(children, self._meta, room, kind)  # type: ignore[no-any-return]
 
     def _adopt(self, placed: Any) -> None:
-        adopted = {k: adopt(self._dict.get(k), v) for k, v in placed._dict.items()}
+        shared = placed._home is not None and placed._home.kind == "shared"
+        adopted = {k: adopt(self._dict.get(k), v, shared) for k, v in placed._dict.items()}
         self._dict.clear()
         self._dict.update(adopted)
         self._meta, self._home = placed._meta, placed._home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,6 +100,8 @@ class Consolidate(Store):
             >>> td.is_consolidated(), td.consolidate().is_consolidated(), td.consolidate()[:2].is_consolidated()
             (False, True, False)
         """
+        if _lacks_memory(self):
+            return False
         sketch = Sketch()
         self._place(sketch, "memory", True)
         return is_block(list(_owners(sketch)))
@@ -146,6 +148,11 @@ class Consolidate(Store):
         for line in damage(room) if verify else ():
             raise ChecksumError(line)
         return cls._received(node)
+
+
+def _lacks_memory(child: Any) -> bool:
+    """Tell whether a leaf is without memory, on the device "meta"."""
+    return bool(child.is_meta if isinstance(child, Tensor) else child._fold(_lacks_memory, any))
 
 
 def _owners(node: Sketch) -> Iterator[Tensor]:

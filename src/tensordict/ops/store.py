@@ -418,9 +418,17 @@ def _lives(node: Any, kind: str) -> bool:
     )
 
 
-def adopt(mine: Any, placed: Any) -> Any:
-    """Return what stands where a child stood, of which there is a placed copy: the same node where it can."""
-    if isinstance(placed, torch.Tensor) or type(mine) is not type(placed):
+def adopt(mine: Any, placed: Any, shared: bool = False) -> Any:
+    """Return what stands where a child stood, of which there is a placed copy: the same node where it can.
+
+    A parameter that is shared stays the one that its module has, as `torch.Tensor.share_memory_` does it.
+    """
+    if isinstance(placed, torch.Tensor):
+        if shared and isinstance(mine, torch.Tensor) and mine.requires_grad and mine.is_leaf and not mine.is_shared():
+            mine.data = placed
+            return mine
+        return placed
+    if type(mine) is not type(placed):
         return placed
     mine._adopt(placed)
     return mine
